@@ -126,7 +126,7 @@ def redact(text: str) -> str:
 
 
 def _known_places() -> list[tuple[str, str]]:
-    """Absolute folders of this run with the words that replace them, longest first (a cache may lie in the checkout)."""
+    """Absolute folders of this run with the words that replace them, longest first (one may hold the other)."""
     places = {str(Path.cwd()): "<project>", tempfile.gettempdir(): "<tmp>"}
     cache = os.environ.get("FINDINGS_CACHE", "")
     if cache:
@@ -162,8 +162,8 @@ def write_text(path: Path, text: str) -> None:
             stream.write(text)
             stream.flush()
             os.fsync(stream.fileno())
-        os.chmod(name, 0o666 & ~_umask())
-        os.replace(name, path)
+        Path(name).chmod(0o666 & ~_umask())
+        Path(name).replace(path)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
