@@ -6,6 +6,7 @@ cores, for example `amd-epyc-2core` or `gtx-1060-6gb`.
 
 from __future__ import annotations
 
+import importlib
 import os
 import platform
 import re
@@ -69,8 +70,8 @@ def usable_cores() -> int:
 def nvidia_gpus() -> tuple[Gpu, ...]:
     """NVIDIA GPUs by NVML; an empty tuple where there is no NVML, no driver, or no package for it."""
     try:
-        import pynvml  # noqa: PLC0415 - absent on most machines, and not needed there
-    except ImportError:
+        pynvml: Any = importlib.import_module("pynvml")
+    except ImportError:  # absent on most machines, and not needed there
         return ()
     try:
         pynvml.nvmlInit()
