@@ -6,6 +6,7 @@ import importlib
 import os
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -174,7 +175,7 @@ class _GpuSamples:
         if nvml is None:
             return
         row: dict[str, Any] = {}
-        readings = {
+        readings: dict[str, Callable[[], Any]] = {
             "sm_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(self._handle, nvml.NVML_CLOCK_SM),
             "temperature_c": lambda: nvml.nvmlDeviceGetTemperature(self._handle, nvml.NVML_TEMPERATURE_GPU),
             "power_w": lambda: nvml.nvmlDeviceGetPowerUsage(self._handle) / 1000,
