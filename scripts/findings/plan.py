@@ -1,0 +1,146 @@
+"""What each attempt needs: the records that its verdict rests on, as paths below results/records/<host>/.
+
+The workflow's graph is static: it follows from the configuration alone, never from how something ended.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from findings.config import Arm, ArmKind, Configuration, Engine, Model, SpeculationType
+
+TARGET_ROLE = "target"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One arm of one attempt on one engine."""
+
+    attempt: str
+    engine: str
+    arm: str
+
+    @property
+    def folder(self) -> str:
+        """`attempt/engine/arm`."""
+        return f"{self.attempt}/{self.engine}/{self.arm}"
+
+
+def wildcard(names: Iterable[str]) -> str:
+    """A regular expression for exactly these names, longest first; it matches nothing where there are none."""
+    ordered = sorted(names, key=lambda name: (-len(name), name))
+    return "|".join(re.escape(name) for name in ordered) or "(?!)"
+
+
+def model_record(configuration: Configuration, model_id: str) -> str:
+    """The record that says where a model's bytes are: of its download, or of the conversion that makes it."""
+    made = configuration.models[model_id].converted_from
+    if made is not None:
+        return conversion_record(made.checkpoint, made.converter)
+    return f"sources/{model_id}.json"
+
+
+def conversion_record(checkpoint: str, converter: str) -> str:
+    """The record of one checkpoint through one converter."""
+    return f"conversions/{checkpoint}/{converter}.json"
+
+
+def engine_of(configuration: Configuration, attempt: str, engine_id: str, arm: Arm) -> Engine:
+    """The engine that an arm runs on: the job's, or the study's alternative to it (backend switch)."""
+    if arm.engine == "same":
+        return configuration.engines[engine_id]
+    alternatives = configuration.study.attempts[attempt].alternatives
+    return configuration.engines[alternatives.get(engine_id, engine_id)]
+
+
+def engines_of_job(configuration: Configuration, attempt: str, engine_id: str) -> list[Engine]:
+    """All engines that one job of an attempt starts, the job's own first."""
+    found = {engine_id: configuration.engines[engine_id]}
+    for arm in configuration.attempts[attempt].arms:
+        engine = engine_of(configuration, attempt, engine_id, arm)
+        found.setdefault(engine.id, engine)
+    return list(found.values())
+
+
+def model_of(configuration: Configuration, attempt: str, role: str) -> Model:
+    """The model that plays a role in an attempt of the study (KeyError where the study gives none)."""
+    return configuration.models[configuration.study.roles_of(attempt)[role]]
+
+
+def target_of(configuration: Configuration, attempt: str, arm: Arm) -> Model:
+    """The target model of an arm. Every arm of an attempt has the same one; the arm is asked for symmetry."""
+    del arm
+    return model_of(configuration, attempt, TARGET_ROLE)
+
+
+def drafter_of(configuration: Configuration, attempt: str, arm: Arm) -> Model | None:
+    """The drafter of an arm, None where its speculation needs none."""
+    if not arm.speculation.type.needs_drafter:
+        return None
+    return model_of(configuration, attempt, arm.speculation.drafter)
+
+
+def models_of_arms(configuration: Configuration, attempt: str, arms: Sequence[Arm]) -> list[str]:
+    """Ids of every model that these arms load, each once."""
+    found: dict[str, None] = {}
+    for arm in arms:
+        found[target_of(configuration, attempt, arm).id] = None
+        drafter = drafter_of(configuration, attempt, arm)
+        if drafter is not None:
+            found[drafter.id] = None
+    return list(found)
+
+
+def loaded_arms(configuration: Configuration, attempt: str) -> list[Arm]:
+    """The arms that are tried once per engine (cheap): those that speculate, the controls left out."""
+    arms = configuration.attempts[attempt].arms
+    return [arm for arm in arms if arm.kind is ArmKind.CANDIDATE and arm.speculation.type is not SpeculationType.NONE]
+
+
+def paired_arms(configuration: Configuration, attempt: str) -> list[Arm]:
+    """The arms with a drafter model, which the pre-check predicts."""
+    arms = configuration.attempts[attempt].arms
+    return [arm for arm in arms if arm.kind is ArmKind.CANDIDATE and arm.speculation.type.needs_drafter]
+
+
+def load_trials(configuration: Configuration, attempt: str) -> list[Trial]:
+    """Every arm x engine that is loaded once in this study."""
+    engines = configuration.study.attempts[attempt].load
+    return [Trial(attempt, engine, arm.id) for engine in engines for arm in loaded_arms(configuration, attempt)]
+
+
+def precheck_trials(configuration: Configuration, attempt: str) -> list[Trial]:
+    """Every pair x engine that is loaded or measured, so each prediction meets an outcome."""
+    plan = configuration.study.attempts[attempt]
+    engines = dict.fromkeys((*plan.load, *plan.measure))
+    return [Trial(attempt, engine, arm.id) for engine in engines for arm in paired_arms(configuration, attempt)]
+
+
+def environment_records(engines: Iterable[Engine]) -> list[str]:
+    """Records of the environments of these engines (none for a binary of the user's)."""
+    return [f"environments/{name}.json" for name in dict.fromkeys(e.environment for e in engines if e.environment)]
+
+
+def probe_records(configuration: Configuration, attempt: str) -> list[str]:
+    """Records of the engines that are only asked what they offer, and of those that run."""
+    plan = configuration.study.attempts[attempt]
+    engines = dict.fromkeys((*plan.probe, *plan.load, *plan.measure))
+    return [f"probes/{engine}.json" for engine in engines]
+
+
+def attempt_records(configuration: Configuration, attempt: str) -> list[str]:
+    """Every record that the verdicts of an attempt rest on, in the order of the stages."""
+    plan = configuration.study.attempts[attempt]
+    records: list[str] = ["host.json"]
+    runs = bool(plan.load or plan.measure)
+    models = models_of_arms(configuration, attempt, configuration.attempts[attempt].arms) if runs else []
+    records += [model_record(configuration, model) for model in models]
+    records += [conversion_record(item.checkpoint, converter) for item in plan.convert for converter in item.converters]
+    records += probe_records(configuration, attempt)
+    records += [f"precheck/{trial.folder}.json" for trial in precheck_trials(configuration, attempt)]
+    records += [f"loads/{trial.folder}.json" for trial in load_trials(configuration, attempt)]
+    records += [f"measure/{attempt}/{engine}/session.json" for engine in plan.measure]
+    records += [f"torch/{wheel}.json" for wheel in plan.torch_wheels]
+    return list(dict.fromkeys(records))
