@@ -1,0 +1,106 @@
+# Records to tables, tables to verdicts: for one attempt alone, and for the whole study.
+
+
+def records_of(wildcards):
+    """Records that the verdicts of one attempt rest on."""
+    return [f"{RECORDS}/{record}" for record in plan.attempt_records(STUDY, wildcards.attempt)]
+
+
+def all_records(wildcards):
+    """Records of all attempts of the study."""
+    found = {}
+    for attempt in STUDY.study.attempts:
+        for record in plan.attempt_records(STUDY, attempt):
+            found[f"{RECORDS}/{record}"] = None
+    return list(found)
+
+
+rule attempt_tables:
+    """
+    Tables of one attempt: requests, outcomes, effects.
+
+    Input: records of the attempt. Output: Parquet tables.
+    """
+    input:
+        records=records_of,
+        script=script("evidence"),
+        modules=modules("evidence", "tables", "published"),
+        config=[str(path) for path in STUDY.files],
+    output:
+        measurements="results/attempts/{attempt}/measurements.parquet",
+        outcomes="results/attempts/{attempt}/outcomes.parquet",
+        effects="results/attempts/{attempt}/effects.parquet",
+    params:
+        folder="results/attempts/{attempt}",
+    log:
+        "results/logs/tables-{attempt}.log",
+    shell:
+        "{PYTHON:q} {input.script:q} --records results/records --attempt {wildcards.attempt:q}"
+        " --overrides {OVERRIDES:q} --out {params.folder:q} 2>&1 | tee {log:q}"
+
+
+rule attempt:
+    """
+    The verdicts of one attempt: the target attempt_N ends here.
+
+    Input: tables and records of the attempt. Output: its verdicts.
+    """
+    input:
+        effects="results/attempts/{attempt}/effects.parquet",
+        records=records_of,
+        script=script("verdicts"),
+        modules=modules("verdicts", "gates", "inference"),
+    output:
+        verdicts="results/attempts/{attempt}/verdicts.parquet",
+    params:
+        folder="results/attempts/{attempt}",
+    log:
+        "results/logs/verdicts-{attempt}.log",
+    shell:
+        "{PYTHON:q} {input.script:q} --records results/records --attempt {wildcards.attempt:q}"
+        " --overrides {OVERRIDES:q} --out {output.verdicts:q} 2>&1 | tee {log:q}"
+
+
+rule tables:
+    """
+    Tables of the whole study, published and imported evidence with it.
+
+    Input: all records. Output: Parquet tables (docs/tables.md).
+    """
+    input:
+        records=all_records,
+        imports=[item.path for item in STUDY.settings.imports],
+        script=script("evidence"),
+        modules=modules("evidence", "tables", "imports", "published"),
+        config=[str(path) for path in STUDY.files],
+    output:
+        measurements="results/tables/measurements.parquet",
+        outcomes="results/tables/outcomes.parquet",
+        effects="results/tables/effects.parquet",
+        hosts="results/tables/hosts.parquet",
+    log:
+        "results/logs/tables.log",
+    shell:
+        "{PYTHON:q} {input.script:q} --records results/records --overrides {OVERRIDES:q}"
+        " --out results/tables 2>&1 | tee {log:q}"
+
+
+rule verdicts:
+    """
+    One verdict per finding, scope, host and engine.
+
+    Input: all records and tables. Output: the verdicts, and the pre-check's predictions beside what happened.
+    """
+    input:
+        tables=rules.tables.output,
+        records=all_records,
+        script=script("verdicts"),
+        modules=modules("verdicts", "gates", "inference", "precheck"),
+        config=[str(path) for path in STUDY.files],
+    output:
+        verdicts="results/tables/verdicts.parquet",
+    log:
+        "results/logs/verdicts.log",
+    shell:
+        "{PYTHON:q} {input.script:q} --records results/records --overrides {OVERRIDES:q}"
+        " --out {output.verdicts:q} 2>&1 | tee {log:q}"

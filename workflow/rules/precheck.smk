@@ -1,0 +1,47 @@
+# What the headers say before anything is loaded: facts of each model, and a prediction for each pair.
+
+
+def pair_facts(wildcards):
+    """Facts of target and drafter of an arm."""
+    attempt = STUDY.attempts[wildcards.attempt]
+    models = plan.models_of_arms(STUDY, wildcards.attempt, [attempt.arm(wildcards.arm)])
+    return [f"{RECORDS}/{plan.model_record(STUDY, model)}" for model in models]
+
+
+rule facts:
+    """
+    The GGUF header of one model: architecture, vocabulary, sizes.
+
+    Input: the record that says where the bytes are. Output: record with the facts.
+    """
+    input:
+        source=lambda wildcards: f"{RECORDS}/{plan.model_record(STUDY, wildcards.model)}",
+        script=script("facts"),
+        modules=modules("gguf_header", "vocabulary"),
+    output:
+        record=f"{RECORDS}/facts/{{model}}.json",
+    log:
+        "results/logs/facts-{model}.log",
+    shell:
+        "{PYTHON:q} {input.script:q} --source {input.source:q} --cache {CACHE:q} --host {HOST:q}"
+        " --record {output.record:q} 2>&1 | tee {log:q}"
+
+
+rule precheck:
+    """
+    The prediction for one pair on one build, written before the pair is loaded.
+
+    Input: records of both models. Output: record with the prediction and its reasons.
+    """
+    input:
+        pair=pair_facts,
+        script=script("predict"),
+        modules=modules("gguf_header", "vocabulary", "memory_plan", "precheck"),
+    output:
+        record=f"{RECORDS}/precheck/{{attempt}}/{{engine}}/{{arm}}.json",
+    log:
+        "results/logs/precheck-{attempt}-{engine}-{arm}.log",
+    shell:
+        "{PYTHON:q} {input.script:q} --attempt {wildcards.attempt:q} --engine {wildcards.engine:q}"
+        " --arm {wildcards.arm:q} --records {RECORDS:q} --cache {CACHE:q} --overrides {OVERRIDES:q}"
+        " --record {output.record:q} 2>&1 | tee {log:q}"
