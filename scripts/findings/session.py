@@ -18,6 +18,7 @@ from typing import Any
 from findings.blocks import ArmRun, Block, block_from_json, block_to_json
 from findings.design import order_for_block
 from findings.effects import arm_effects
+from findings.engine.client import first_difference
 from findings.gates import usable_blocks
 from findings.inference import Claim, Decision, SequentialPlan, analyse, control_gate
 from findings.records import Engagement, Kind, Outcome, Record, read_record, utc_now, write_record, write_text
@@ -88,7 +89,7 @@ class State:
 
 
 ArmRunner = Callable[[ArmSpec, int, int], ArmRun]
-CostMeter = Callable[[int], Mapping[str, Any]]
+CostMeter = Callable[[Sequence[str]], Mapping[str, Any]]
 Say = Callable[[str], None]
 
 
@@ -197,7 +198,7 @@ def run_block(
     for position, name in enumerate(order, start=1):
         say(f"block {number}, arm {position} of {len(order)}: {name}")
         arms[name] = run_arm(specs[name], number, position)
-    costs = measure_costs(number) if measure_costs is not None else {}
+    costs = measure_costs(order) if measure_costs is not None else {}
     baseline = next((arm.name for arm in plan.arms if arm.kind == "baseline"), "")
     return Block(number, tuple(order), plan.seed, plan.key, compare_texts(arms, baseline), costs)
 
@@ -208,20 +209,15 @@ def compare_texts(arms: Mapping[str, ArmRun], baseline: str) -> dict[str, ArmRun
     compared: dict[str, ArmRun] = {}
     for name, run in arms.items():
         requests = tuple(
-            replace(r, first_difference=first_difference(texts.get(r.prompt_id, ()), r.tokens)) for r in run.requests
+            replace(r, first_difference=_difference(texts.get(r.prompt_id, ()), r.tokens)) for r in run.requests
         )
         compared[name] = replace(run, requests=requests)
     return compared
 
 
-def first_difference(left: Sequence[int], right: Sequence[int]) -> int | None:
-    """Index of the first differing token; None where they are equal or one was not recorded."""
-    if not left or not right:
-        return None
-    for index, (a, b) in enumerate(zip(left, right, strict=False)):
-        if a != b:
-            return index
-    return None if len(left) == len(right) else min(len(left), len(right))
+def _difference(baseline: Sequence[int], other: Sequence[int]) -> int | None:
+    """`first_difference`, None also where one of the texts was not recorded."""
+    return first_difference(baseline, other) if baseline and other else None
 
 
 def open_run(folder: Path, plan: SessionPlan) -> Path:

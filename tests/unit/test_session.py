@@ -18,7 +18,6 @@ from findings.session import (
     SessionPlan,
     assess,
     compare_texts,
-    first_difference,
     load_blocks,
     open_run,
     run_session,
@@ -159,15 +158,15 @@ def test_noisy_blocks_are_replaced_up_to_the_limit() -> None:
 
 
 def test_the_first_differing_token_is_found() -> None:
-    assert first_difference((1, 2, 3), (1, 2, 3)) is None
-    assert first_difference((1, 2, 3), (1, 5, 3)) == 1
-    assert first_difference((1, 2, 3), (1, 2)) == 2
-    assert first_difference((), (1,)) is None
     base = arm_run("baseline", "baseline")
     other = arm_run("draft", drafted=3)
     changed = replace(other, requests=(replace(other.requests[0], tokens=(0, 1, 9)), other.requests[1]))
     compared = compare_texts({"baseline": base, "draft": changed}, "baseline")
     assert [r.first_difference for r in compared["draft"].requests] == [2, None]
+    unread = replace(base, requests=(replace(base.requests[0], tokens=()), base.requests[1]))
+    assert [
+        r.first_difference for r in compare_texts({"baseline": unread, "draft": other}, "baseline")["draft"].requests
+    ] == [None, None]
 
 
 def test_blocks_on_disk_are_whole_records(tmp_path: Path) -> None:

@@ -1,0 +1,73 @@
+"""What every tool of the workflow is told: the configuration, the host, where its records are, and the cache."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from findings.config import Configuration, ConfigurationError, load_configuration
+
+
+@dataclass(frozen=True)
+class Job:
+    """The common part of a tool's arguments, read and checked. `records` is results/records/<host>."""
+
+    configuration: Configuration
+    records: Path
+    cache: Path
+
+    @property
+    def host(self) -> str:
+        """The label of the host that the records belong to."""
+        return self.records.name
+
+
+def add_job_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that a Job is made of."""
+    parser.add_argument("--config-root", type=Path, default=Path(), help="folder that holds config/ (default: here)")
+    parser.add_argument("--overrides", default="{}", help="JSON that replaces keys of config/config.yaml")
+    parser.add_argument("--records", type=Path, required=True, help="results/records/<host>")
+    parser.add_argument("--cache", type=Path, required=True, help="folder with models, engines and environments")
+
+
+def read_job(arguments: argparse.Namespace) -> Job:
+    """The job of parsed arguments; leaves the program with code 2 and a message where the configuration is wrong."""
+    return Job(configured(arguments.config_root, arguments.overrides), arguments.records, arguments.cache)
+
+
+def configured(root: Path, overrides: str) -> Configuration:
+    """The checked configuration; leaves the program with code 2 and every message where it is wrong."""
+    try:
+        values: dict[str, Any] = json.loads(overrides)
+        return load_configuration(root, values)
+    except (ConfigurationError, json.JSONDecodeError) as error:
+        print(error, file=sys.stderr)
+        raise SystemExit(2) from None
+
+
+@contextlib.contextmanager
+def measuring_alone(cache: Path, label: str) -> Iterator[None]:
+    """Hold the one lock that measurements of this machine share; waits, and says so, while another one runs.
+
+    The lock is the kernel's: it is gone with the process that holds it, however that ends.
+    """
+    cache.mkdir(parents=True, exist_ok=True)
+    with (cache / "measuring.lock").open("a", encoding="utf-8") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"[{label}] another measurement runs on this machine; waiting for it", file=sys.stderr, flush=True)
+            fcntl.flock(stream, fcntl.LOCK_EX)
+        yield
+
+
+def progress(label: str, text: str) -> None:
+    """One line of progress on stderr, at once."""
+    print(f"[{label}] {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,220 @@
+"""Joins configuration, records and real engines: one session of an attempt, or one cheap load of an arm."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from findings import plan
+from findings.arm_runner import Blocked, Place, Ready, blocked_run, prepare, prompts_of, run_arm
+from findings.blocks import ArmRun
+from findings.config import Arm, ArmKind, Configuration, FindingKind, Prompt
+from findings.costs import measure_costs
+from findings.inference import Claim
+from findings.job import Job
+from findings.records import Engagement, Kind, Outcome, Record, utc_now
+from findings.session import ArmSpec, Judged, SessionPlan, run_session
+from findings.verdicts import sequential_plan
+
+# How many noisy blocks a session may replace, as a share of its planned maximum.
+REPLACEMENT_SHARE = 0.5
+# The cost curve is measured up to this many drafted tokens; longer drafts are rare and slow to time.
+MOST_DRAFTED = 16
+
+
+@dataclass(frozen=True)
+class _Bench:
+    """The arms of a session with the prompts that each answers."""
+
+    arms: Mapping[str, Ready | Blocked]
+    prompts: Mapping[str, list[Prompt]]
+
+
+def judged_claims(configuration: Configuration, attempt: str) -> tuple[Judged, ...]:
+    """The speed claims about an attempt's arms that a session has to settle."""
+    claims = {FindingKind.DOES_NOT_PAY: Claim.DOES_NOT_PAY, FindingKind.PAYS: Claim.PAYS}
+    return tuple(
+        Judged(finding.id, finding.arm, finding.prompt_class, claims[finding.kind])
+        for finding in configuration.findings.values()
+        if finding.attempt == attempt and finding.kind in claims and finding.arm
+    )
+
+
+def measure_attempt(job: Job, attempt: str, engine_id: str, folder: Path, say: Callable[[str], None]) -> Record:
+    """Run (or go on with) a session of an attempt on an engine; `folder` holds its run folders."""
+    configuration = job.configuration
+    place = Place(job.records, job.cache)
+    arms = configuration.attempts[attempt].arms
+    bench = _Bench(
+        {arm.id: prepare(configuration, attempt, engine_id, arm, place) for arm in arms},
+        {arm.id: prompts_of(configuration, attempt, arm) for arm in arms},
+    )
+    session = _session_plan(job, attempt, engine_id, bench)
+    baseline = bench.arms[configuration.attempts[attempt].baseline.id]
+    if isinstance(baseline, Blocked):
+        return _blocked_session(session, baseline)
+    protocol = configuration.study.protocol
+
+    def run(spec: ArmSpec, number: int, position: int) -> ArmRun:
+        prepared = bench.arms[spec.name]
+        if isinstance(prepared, Blocked):
+            return blocked_run(prepared, position)
+        # The same order of prompts for all arms of a block, another one in the next block.
+        prompts = _rotated(bench.prompts[spec.name], number)
+        return run_arm(
+            prepared,
+            prompts,
+            protocol.predict_tokens,
+            warmup_tokens=protocol.warmup_tokens,
+            start_timeout_s=protocol.start_timeout_s,
+            request_timeout_s=protocol.request_timeout_s,
+            position=position,
+        )
+
+    def meter(active: Sequence[str]) -> Mapping[str, Any]:
+        running = {n: p for n, p in bench.arms.items() if n in active and isinstance(p, Ready)}
+        return measure_costs(
+            baseline, {n: p for n, p in running.items() if p.drafter_path}, _most_drafted(running.values()), protocol
+        )
+
+    return run_session(session, folder, run, meter, say)
+
+
+def _most_drafted(arms: Iterable[Ready]) -> int:
+    """The longest draft that any of these arms may make, in tokens."""
+    lengths = [1]
+    for ready in arms:
+        speculation = ready.arm.speculation
+        lengths += [n for n in (speculation.n_max, speculation.ngram_m) if n]
+    return min(max(lengths), MOST_DRAFTED)
+
+
+def _rotated(prompts: list[Prompt], number: int) -> list[Prompt]:
+    shift = number % len(prompts) if prompts else 0
+    return [*prompts[shift:], *prompts[:shift]]
+
+
+def _session_plan(job: Job, attempt: str, engine_id: str, bench: _Bench) -> SessionPlan:
+    configuration = job.configuration
+    arms = configuration.attempts[attempt].arms
+    sequential = sequential_plan(configuration)
+    control = next((arm for arm in arms if arm.kind is ArmKind.POSITIVE_CONTROL), None)
+    classes = configuration.classes_of(attempt, control) if control else ()
+    return SessionPlan(
+        study=configuration.study.id,
+        attempt=attempt,
+        engine=engine_id,
+        host=job.host,
+        arms=tuple(ArmSpec(arm.id, arm.kind.value, arm.speculation.type.value) for arm in arms),
+        judged=judged_claims(configuration, attempt),
+        sequential=sequential,
+        seed=configuration.study.protocol.seed,
+        control_class=classes[0].value if len(classes) == 1 else "all",
+        extra_blocks=max(2, round(sequential.looks[-1] * REPLACEMENT_SHARE)),
+        identity=_identity(configuration, attempt, engine_id, bench),
+    )
+
+
+def _identity(configuration: Configuration, attempt: str, engine_id: str, bench: _Bench) -> dict[str, Any]:
+    """What must be the same for a block to belong to a session: bytes, settings, prompts, protocol."""
+    arms: dict[str, Any] = {}
+    for name, prepared in bench.arms.items():
+        if isinstance(prepared, Blocked):
+            arms[name] = {"outcome": prepared.outcome.value, "reason": prepared.reason}
+        else:
+            arms[name] = {
+                "launch": prepared.launch.described(),
+                "engine_sha256": prepared.engine_sha256,
+                "model_sha256": prepared.model_sha256,
+                "drafter_sha256": prepared.drafter_sha256,
+            }
+        arms[name]["prompts"] = {prompt.id: prompt.sha256 for prompt in bench.prompts[name]}
+    return {
+        "study": configuration.study.id,
+        "attempt": attempt,
+        "engine": engine_id,
+        "arms": arms,
+        "protocol": {key: str(value) for key, value in asdict(configuration.study.protocol).items()},
+    }
+
+
+def _blocked_session(session: SessionPlan, baseline: Blocked) -> Record:
+    return Record(
+        Kind.SESSION,
+        f"{session.attempt}/{session.engine}",
+        baseline.outcome,
+        reason=baseline.reason,
+        host=session.host,
+        study=session.study,
+        attempt=session.attempt,
+        engine=session.engine,
+        started=utc_now(),
+        detail={"run": "", "blocks": 0, "stop_reason": baseline.reason, "arms": {}},
+    )
+
+
+def load_once(job: Job, attempt: str, engine_id: str, arm_id: str) -> Record:
+    """Start one arm once and ask one short request per class: outcome, engagement, drafted and accepted tokens."""
+    configuration = job.configuration
+    arm = configuration.attempts[attempt].arm(arm_id)
+    began, started = time.monotonic(), utc_now()
+    prepared = prepare(configuration, attempt, engine_id, arm, Place(job.records, job.cache))
+    protocol = configuration.study.protocol
+    if isinstance(prepared, Blocked):
+        run = blocked_run(prepared)
+    else:
+        run = run_arm(
+            prepared,
+            _one_per_class(prompts_of(configuration, attempt, arm)),
+            protocol.load_predict_tokens,
+            warmup_tokens=protocol.warmup_tokens,
+            start_timeout_s=protocol.start_timeout_s,
+            request_timeout_s=protocol.request_timeout_s,
+        )
+    return _load_record(job, attempt, engine_id, arm, run, started, time.monotonic() - began)
+
+
+def _one_per_class(prompts: list[Prompt]) -> list[Prompt]:
+    seen: dict[str, Prompt] = {}
+    for prompt in prompts:
+        seen.setdefault(prompt.prompt_class, prompt)
+    return list(seen.values())
+
+
+def _load_record(job: Job, attempt: str, engine_id: str, arm: Arm, run: ArmRun, started: str, seconds: float) -> Record:
+    counted = [r for r in run.requests if r.counted and r.outcome is Outcome.OK]
+    reported = [r for r in run.requests if r.draft_n is not None]
+    outcome = run.outcome
+    if outcome is Outcome.OK and run.engagement is Engagement.NOT_ENGAGED:
+        outcome = Outcome.NOT_ENGAGED
+    return Record(
+        Kind.LOAD,
+        f"{attempt}/{engine_id}/{arm.id}",
+        outcome,
+        reason=run.reason,
+        host=job.host,
+        study=job.configuration.study.id,
+        attempt=attempt,
+        engine=engine_id,
+        arm=arm.id,
+        seconds=round(seconds, 3),
+        started=started,
+        log_tail=run.log_tail,
+        log_sha256=run.log_sha256,
+        versions={"build": str(plan.engine_of(job.configuration, attempt, engine_id, arm).build)},
+        detail={
+            "engagement": run.engagement.value,
+            "drafted": sum(r.draft_n or 0 for r in reported) if reported else None,
+            "accepted": sum(r.draft_n_accepted or 0 for r in reported) if reported else None,
+            "degenerate": any(r.degenerate for r in counted if r.prompt_class != "list"),
+            "mechanism": str(run.settings.get("vocabulary", "")),
+            "settings": dict(run.settings),
+            "model_sha256": run.model_sha256,
+            "drafter_sha256": run.drafter_sha256,
+            "engine_sha256": run.engine_sha256,
+            "requests": [asdict(r) for r in run.requests],
+        },
+    )

@@ -1,0 +1,34 @@
+"""Start one arm once on one engine, ask one short request per prompt class, stop: does it load, does it draft?"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from findings.job import add_job_arguments, measuring_alone, progress, read_job
+from findings.measure import load_once
+from findings.records import write_record
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write the record of the load; 0 for every answer of an engine, 2 for a wrong configuration."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    add_job_arguments(parser)
+    parser.add_argument("--attempt", required=True, help="id of the attempt")
+    parser.add_argument("--engine", required=True, help="id of the engine")
+    parser.add_argument("--arm", required=True, help="id of the arm")
+    parser.add_argument("--record", type=Path, required=True, help="JSON file to write")
+    arguments = parser.parse_args(argv)
+    job = read_job(arguments)
+    label = f"load {arguments.attempt}/{arguments.arm} on {arguments.engine}"
+    with measuring_alone(job.cache, label):
+        record = load_once(job, arguments.attempt, arguments.engine, arguments.arm)
+    write_record(arguments.record, record)
+    progress(label, f"{record.outcome.value}: {record.reason}" if record.reason else record.outcome.value)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

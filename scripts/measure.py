@@ -1,0 +1,36 @@
+"""Measure one attempt on one engine: blocks of arms until the verdict is settled or the maximum is reached."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from findings.job import add_job_arguments, measuring_alone, progress, read_job
+from findings.measure import measure_attempt
+from findings.records import write_record
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write the session's record; 0 for every answer of an engine, 2 for a wrong configuration."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    add_job_arguments(parser)
+    parser.add_argument("--attempt", required=True, help="id of the attempt")
+    parser.add_argument("--engine", required=True, help="id of the engine")
+    parser.add_argument("--record", type=Path, required=True, help="JSON file to write; run folders lie beside it")
+    arguments = parser.parse_args(argv)
+    job = read_job(arguments)
+    label = f"measure {arguments.attempt} on {arguments.engine}"
+    with measuring_alone(job.cache, label):
+        record = measure_attempt(
+            job, arguments.attempt, arguments.engine, arguments.record.parent, functools.partial(progress, label)
+        )
+    write_record(arguments.record, record)
+    progress(label, f"{record.outcome.value}: {record.reason}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
