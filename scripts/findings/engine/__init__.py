@@ -1,0 +1,1 @@
+"""Engines: probing a build, translating an arm into its words, running a server, talking to it, naming its failures."""
