@@ -1,4 +1,4 @@
-"""Ask an engine of the configuration what it is and what it can do, and write the answer as a record.
+"""Ask an engine of the configuration what it is and what it offers, and write the answer as a record.
 
 An engine that dies, hangs or is not there is an outcome in the record; the exit code is 0 then, too.
 """
@@ -10,51 +10,33 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from findings.config import ConfigurationError, Driver, load_configuration
-from findings.engine.drivers import locate_binary
 from findings.engine.failure import EngineFailure
-from findings.engine.probe import PROBE_TIMEOUT_S, failed_probe, probe
-from findings.records import Outcome, write_record
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--root", type=Path, default=Path(), help="the project's folder (default: this one)")
-    parser.add_argument("--engine", required=True, help="id of an engine in config/engines.yaml")
-    parser.add_argument("--python", type=Path, help="the Python of the engine's environment")
-    parser.add_argument("--binary", default="", help="llama-server executable, instead of the configured one")
-    parser.add_argument("--host", default="", help="label of this machine for the record")
-    parser.add_argument("--timeout", type=float, default=PROBE_TIMEOUT_S, help="seconds for each question")
-    parser.add_argument("--output", type=Path, required=True, help="the record to write")
-    return parser
+from findings.engine.probe import failed_probe, probe
+from findings.job import add_job_arguments, progress, read_job
+from findings.programs import engine_program
+from findings.records import Outcome, Record, write_record
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write one probe record; 2 for an engine that is not in the configuration or lacks --python."""
-    arguments = _parser().parse_args(argv)
-    try:
-        configuration = load_configuration(arguments.root)
-    except ConfigurationError as error:
-        print(error, file=sys.stderr)
-        return 2
-    engine = configuration.engines.get(arguments.engine)
+    """Write one probe record; 2 for an engine that is not in the configuration."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    add_job_arguments(parser)
+    parser.add_argument("--engine", required=True, help="id of an engine in config/engines.yaml")
+    parser.add_argument("--record", type=Path, required=True, help="JSON file to write")
+    arguments = parser.parse_args(argv)
+    job = read_job(arguments)
+    engine = job.configuration.engines.get(arguments.engine)
     if engine is None:
-        known = ", ".join(sorted(configuration.engines))
+        known = ", ".join(sorted(job.configuration.engines))
         print(f"--engine: {arguments.engine!r} is not in config/engines.yaml; it has {known}", file=sys.stderr)
         return 2
-    program = arguments.python
-    if engine.driver is Driver.XLLAMACPP and program is None:
-        print(f"--python: {engine.id} runs in an environment of its own; name its Python", file=sys.stderr)
-        return 2
     try:
-        if engine.driver is Driver.LLAMA_SERVER:
-            program = locate_binary(engine, arguments.python, arguments.binary)
-        record = probe(engine, program, arguments.host, arguments.timeout)
+        record: Record = probe(engine, engine_program(engine, job.records, job.cache), job.host)
     except EngineFailure as failure:
-        record = failed_probe(engine, failure, arguments.host)
-    write_record(arguments.output, record)
-    said = record.reason if record.outcome is not Outcome.OK else record.detail["version"]
-    print(f"[probe {engine.id}] {record.outcome}: {said}", file=sys.stderr, flush=True)
+        record = failed_probe(engine, failure, job.host)
+    write_record(arguments.record, record)
+    said = record.reason if record.outcome is not Outcome.OK else str(record.detail["version"])
+    progress(f"probe {engine.id}", f"{record.outcome.value}: {said}")
     return 0
 
 
