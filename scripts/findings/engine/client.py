@@ -20,7 +20,7 @@ import requests
 
 from findings.config import SpeculationType
 from findings.engine.arms import Launch
-from findings.engine.failure import EngineFailure, decisive_line
+from findings.engine.failure import EngineFailure, tidy_line
 from findings.records import Engagement, Outcome
 
 RESPONSE_LIMIT = 8 * 2**20
@@ -427,7 +427,7 @@ def not_engaged_reason(log: str) -> str:
     """Why a drafter did not engage, in the log's own words; empty where it does not say."""
     for line in log.splitlines():
         if _VOCABULARY.search(line) and not _TRANSLATED.search(line):
-            return decisive_line(line) or line.strip()
+            return tidy_line(line)
     return ""
 
 

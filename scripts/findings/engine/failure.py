@@ -78,10 +78,9 @@ _STAMP = re.compile(r"^(?:\d+\.\d\d\.\d{3}\.\d{3}\s+)?(?:[IWED]\s+)?")
 _PATH = re.compile(r"(?:[A-Za-z]:)?(?:[/\\][^\s'\":]+){2,}")
 
 
-def _tidy(line: str) -> str:
+def tidy_line(line: str) -> str:
     """One log line without the time stamp, the level, and the folders of paths (they are this machine's)."""
-    line = _STAMP.sub("", line.strip())
-    line = re.sub(r"\x1b\[[0-9;]*m", "", line)
+    line = _STAMP.sub("", re.sub(r"\x1b\[[0-9;]*m", "", line).strip())
     return _PATH.sub(lambda match: re.split(r"[/\\]", match.group(0))[-1], line)[:REASON_LIMIT]
 
 
@@ -91,7 +90,7 @@ def decisive_line(log: str) -> str:
     for pattern in _DECISIVE:
         for line in lines:
             if pattern.search(line):
-                return _tidy(line)
+                return tidy_line(line)
     return ""
 
 
@@ -126,12 +125,12 @@ def classify_exit(exit_code: int, log: str, oom_killed: bool = False) -> tuple[O
             return Outcome.OUT_OF_MEMORY, "killed by the kernel's out-of-memory killer"
         return Outcome.CRASHED, signal_words(exit_code)
     if OUT_OF_MEMORY.search(log):
-        found = next((_tidy(text) for text in log.splitlines() if OUT_OF_MEMORY.search(text)), line)
+        found = next((tidy_line(text) for text in log.splitlines() if OUT_OF_MEMORY.search(text)), line)
         return Outcome.OUT_OF_MEMORY, found
     if number and number != signal.SIGABRT:
         return Outcome.CRASHED, signal_words(exit_code)
     if PORT_TAKEN.search(log):
-        return Outcome.UNAVAILABLE, _tidy(next(text for text in log.splitlines() if PORT_TAKEN.search(text)))
+        return Outcome.UNAVAILABLE, tidy_line(next(text for text in log.splitlines() if PORT_TAKEN.search(text)))
     if REFUSED.search(log):
         return Outcome.REFUSED, line or signal_words(exit_code)
     if number or exit_code:

@@ -86,7 +86,7 @@ def parse_help(text: str) -> tuple[dict[str, str], dict[str, str], dict[str, str
 
     def finish() -> None:
         gone = _REMOVED.search(description)
-        default = re.search(r"\(default: *([^)]*)\)", description)
+        default = re.search(r"\bdefault: *([^),]*)", description)
         for flag in flags:
             if gone:
                 removed[flag] = gone.group(0).strip()
@@ -172,7 +172,7 @@ def _probe_server(engine: Engine, binary: Path, timeout_s: float) -> tuple[Featu
     features = Features(
         driver=Driver.LLAMA_SERVER,
         build=number if number > 1 else engine.build,
-        version=f"{engine.package} {engine.version}".strip() or f"b{number}",
+        version=f"{engine.package} {engine.version}".strip() or f"llama-server b{number}",
         commit=match.group(2),
         system_info=next((line for line in printed.splitlines() if line.startswith("built with")), ""),
         devices=parse_devices(listed),
