@@ -16,13 +16,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
 
 from findings.blocks import ArmRun, Block, RequestResult, block_to_json
-from findings.records import Engagement, Kind, Outcome, Record, to_json
+from findings.records import Engagement, Kind, Outcome, Record
 
 ARMS = (
     ("baseline", "baseline", "none"),
@@ -102,7 +103,9 @@ def make_records(folder: Path, rows: int) -> int:
                 engine=engine,
                 detail=block_to_json(_block(chance, number)),
             )
-            (run / f"block-{number:03d}.json").write_text(to_json(record), encoding="utf-8")
+            # As to_json does it, without its search for secrets, of which there are none here.
+            text = json.dumps(asdict(record), indent=1, ensure_ascii=False, sort_keys=True) + "\n"
+            (run / f"block-{number:03d}.json").write_text(text, encoding="utf-8")
             made += per_block
         (run / "complete.json").write_text('{"key": "x", "finished": "2026-12-02T06:40:00Z"}\n', encoding="utf-8")
         session += 1

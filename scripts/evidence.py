@@ -26,6 +26,7 @@ class Progress:
         self._next = time.monotonic() + PROGRESS_SECONDS
 
     def __call__(self, text: str) -> None:
+        """Say `text`, unless something was said a moment ago."""
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + PROGRESS_SECONDS
             print(f"[tables] {text}", file=sys.stderr, flush=True)

@@ -11,7 +11,7 @@ import math
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -286,9 +286,7 @@ def arm_outcome_rows(common: Row, block: Block, known: Lookup) -> Iterator[Row]:
     shared = {key: value for key, value in common.items() if key not in left_out}
     for name in sorted(block.arms):
         run = block.arms[name]
-        detail = {
-            k: v for k, v in asdict(replace(run, requests=(), log_tail=())).items() if k not in ("requests", "log_tail")
-        }
+        detail = {key: value for key, value in vars(run).items() if key not in ("requests", "log_tail")}
         yield {
             **shared,
             "kind": Kind.BLOCK.value,

@@ -272,7 +272,11 @@ EFFECTS = TableSchema(
             "ln(speed of the arm / speed of the baseline), prompts compared one by one. Null where nothing was drafted "
             "by an arm that should have, or where a side is missing; `reason` says which.",
         ),
-        _real("arm_tg_tokens_per_s", "Speed of the arm: geometric mean over the prompts compared.", "tokens/s"),
+        _real(
+            "arm_tg_tokens_per_s",
+            "Speed of the arm: all tokens of these requests divided by all their time.",
+            "tokens/s",
+        ),
         _real("baseline_tg_tokens_per_s", "The same of the baseline.", "tokens/s"),
         _int("prompts", "Number of prompts compared.", nullable=False),
         _int("draft_tokens", "Drafted tokens of the arm in these requests; null where the engine reports none."),
@@ -384,8 +388,8 @@ def to_table(rows: Iterable[Mapping[str, Any]], table: TableSchema) -> Any:
     listed = list(rows)
     known = set(table.names)
     for number, row in enumerate(listed):
-        unknown = sorted(set(row) - known)
-        if unknown:
+        if not known.issuperset(row):
+            unknown = sorted(set(row) - known)
             raise TableError(f"{table.name}: row {number} has unknown column {unknown[0]!r}")
     arrays = [_array(column, [row.get(column.name) for row in listed], table.name) for column in table.columns]
     return check(pa.Table.from_arrays(arrays, schema=table.schema), table)
