@@ -8,25 +8,16 @@ arms of an attempt, pins of downloads) is checked in this module. All errors are
 from __future__ import annotations
 
 import dataclasses
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-ID_PATTERN = r"^[a-z0-9][a-z0-9._-]*$"
-MAX_FILE_BYTES = 1_000_000
+from findings.config_check import ConfigurationError, checked_documents
 
-
-class ConfigurationError(ValueError):
-    """The configuration is wrong; `messages` has one line per error, each with file, key, value and mend."""
-
-    def __init__(self, messages: Sequence[str]) -> None:
-        self.messages = tuple(messages)
-        head = "1 error" if len(self.messages) == 1 else f"{len(self.messages)} errors"
-        super().__init__("\n".join((f"the configuration has {head}:", *self.messages)))
+__all__ = ["ConfigurationError", "load_configuration"]
 
 
 class SpeculationType(StrEnum):
@@ -370,7 +361,8 @@ class Finding:
     """One published claim (kinds and scopes: shared words of the project, config/README.md).
 
     `hardware_matters` false: the two scopes coincide wherever the software is the same. `arm` and `prompt_class` name
-    what is judged; `claims` are ids of derived claims in config/published.yaml.
+    what is judged; `metric` is tg (generation) or pp (prompt evaluation); `claimed` false: the study left the question
+    open and this project asks it; `claims` are ids of derived claims in config/published.yaml.
     """
 
     id: str
@@ -385,6 +377,8 @@ class Finding:
     arm: str = ""
     arms: tuple[str, ...] = ()
     prompt_class: str = "all"
+    metric: str = "tg"
+    claimed: bool = True
     place: str = ""
     advice: str = ""
     published_root_cause: str = ""
@@ -586,6 +580,7 @@ class StudyAttempt:
     convert: tuple[ConversionPlan, ...] = ()
     torch_wheels: tuple[str, ...] = ()
     alternatives: Mapping[str, str] = field(default_factory=dict)
+    arms: tuple[str, ...] = ()
     prompt_classes: tuple[PromptClass, ...] = ()
     memory_budgets_bytes: tuple[int, ...] = ()
     requires: Requirements = Requirements()
@@ -689,6 +684,11 @@ class Configuration:
                 chosen.append(prompt)
         return chosen
 
+    def arms_of(self, attempt: str) -> tuple[Arm, ...]:
+        """The arms that this study runs for an attempt, in the attempt's order (all, unless the study names some)."""
+        chosen = self.study.attempts[attempt].arms
+        return tuple(arm for arm in self.attempts[attempt].arms if not chosen or arm.id in chosen)
+
     def classes_of(self, attempt: str, arm: Arm) -> tuple[PromptClass, ...]:
         """Prompt classes of an arm: its own, else the attempt's in this study, else the study's."""
         return arm.prompt_classes or self.study.attempts[attempt].prompt_classes or self.study.prompt_classes
@@ -700,8 +700,6 @@ def load_configuration(root: Path, overrides: Mapping[str, Any] | None = None) -
     `overrides` replaces top-level keys of config/config.yaml (what snakemake merged from --config and --configfile).
     Raises ConfigurationError with every error found.
     """
-    from findings.config_check import checked_documents  # noqa: PLC0415 - checking imports this module
-
     return _assemble(root, checked_documents(root, overrides or {}))
 
 
@@ -763,21 +761,3 @@ def _assemble(root: Path, documents: Mapping[str, Any]) -> Configuration:
         prompts=_keyed(Prompt, documents["prompts"]["prompts"]),
         files=tuple(documents["files"]),
     )
-
-
-def walk_strings(value: Any) -> Iterator[str]:
-    """Every string in a JSON-like value, keys included."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from walk_strings(key)
-            yield from walk_strings(item)
-    elif isinstance(value, Sequence):
-        for item in value:
-            yield from walk_strings(item)
-
-
-def is_id(text: str) -> bool:
-    """Whether a text may be an id: it becomes a folder's name and part of a target."""
-    return re.match(ID_PATTERN, text) is not None and ".." not in text and not text.endswith(".")
