@@ -33,7 +33,7 @@ OPEN, HOLDS, NO_LONGER = 0, 1, 2
 
 SDS: Final = (0.02, 0.05, 0.10, 0.20)
 STUDY_EFFECTS: Final = (-0.73, -0.33, -0.13, 0.27, 0.47)
-POWER_EFFECTS: Final = (-0.33, -0.13, -0.05, 0.0, 0.05, 0.10, 0.15, 0.20, 0.27, 0.47, 1.30)
+POWER_EFFECTS: Final = (-0.73, -0.33, -0.13, -0.05, 0.0, 0.05, 0.10, 0.15, 0.20, 0.27, 0.47, 1.30)
 DEFAULT_PLAN: Final = SequentialPlan()
 LONG_PLAN: Final = SequentialPlan(looks=(4, 6, 8, 12, 16, 24, 36, 48, 64))
 
@@ -322,18 +322,20 @@ def costs(trials: int, sd: float = 0.10) -> list[Row]:
     return rows
 
 
-def families(trials: int, sd: float = 0.10, size: int = 6) -> list[Row]:
+def families(trials: int, size: int = 6) -> list[Row]:
     """Six findings reported together: chance of at least one false verdict, with and without Holm, and the cost."""
     margin = DEFAULT_PLAN.margin
-    truths: Mapping[str, Sequence[float]] = {
-        "six without effect": [0.0] * size,
-        "six at the margin": [margin] * size,
-        "three losses (-33 %), three at the margin": [-0.33] * 3 + [margin] * 3,
-        "three gains (+47 %), three at the margin": [0.47] * 3 + [margin] * 3,
-        "three losses (-33 %), three gains (+47 %)": [-0.33] * 3 + [0.47] * 3,
-    }
+    half = size // 2
+    truths: Sequence[tuple[str, float, Sequence[float]]] = (
+        ("six without effect", 0.10, [0.0] * size),
+        ("six at the margin", 0.10, [margin] * size),
+        ("six at the margin, noise 0.02", 0.02, [margin] * size),
+        ("three losses (-33 %), three at the margin", 0.10, [-0.33] * half + [margin] * half),
+        ("three gains (+47 %), three at the margin", 0.10, [0.47] * half + [margin] * half),
+        ("three losses (-33 %), three gains (+47 %)", 0.10, [-0.33] * half + [0.47] * half),
+    )
     rows = []
-    for number, (name, effects) in enumerate(truths.items()):
+    for number, (name, sd, effects) in enumerate(truths):
         rng = np.random.default_rng([SEED, 5, number])
         noise = [sessions(rng, trials, DEFAULT_PLAN.max_blocks, sd)[:, :, CANDIDATE] for _ in effects]
         row: Row = {"truth": name}
