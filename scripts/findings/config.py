@@ -621,6 +621,7 @@ class Import:
     """Somebody else's measurements or a bundle of another host; `path` relative to the project."""
 
     path: str
+    format: str
     study: str = ""
     source: str = ""
     license: str = ""

@@ -18,7 +18,7 @@ from findings.config import DerivedClaim, Published, PublishedMeasurement
 
 RULE = (
     "computed from the figures as printed and rounded like the published number (half away from zero); "
-    "within rounding: only figures that differ from the printed ones by less than half of their last digit give the published number"
+    "within rounding: only figures that differ from the printed ones by less than half of their last digit give it"
 )
 
 
