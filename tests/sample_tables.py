@@ -27,9 +27,9 @@ ARMS: tuple[tuple[str, str, int, str, str, str, Mapping[str, float | None], floa
     ("attempt_1", "llama.cpp-b8929", 8929, "null", "null", "none", dict.fromkeys(CLASSES, 0.01), 0.0),
     ("attempt_1", "llama.cpp-b8929", 8929, "draft", "candidate", "draft_simple", dict.fromkeys(CLASSES, -0.5), 0.4),
     ("attempt_2", "llama.cpp-b11549", 11549, "null", "null", "none", dict.fromkeys(CLASSES, -0.01), 0.0),
-    ("attempt_2", "llama.cpp-b11549", 11549, "self", "candidate", "draft_simple", dict.fromkeys(CLASSES, -0.6), 0.97),
+    ("attempt_2", "llama.cpp-b11549", 11549, "draft", "candidate", "draft_simple", dict.fromkeys(CLASSES, -0.6), 0.97),
     ("attempt_4", "llama.cpp-b11549", 11549, "null", "null", "none", {"templated": 0.0}, 0.0),
-    ("attempt_4", "llama.cpp-b11549", 11549, "mtp", "candidate", "draft_mtp", {"templated": 0.2}, 0.66),
+    ("attempt_4", "llama.cpp-b11549", 11549, "mtp_centroids", "candidate", "draft_mtp", {"templated": 0.2}, 0.66),
     ("attempt_6", "llama.cpp-b11549", 11549, "null", "null", "none", dict.fromkeys(CLASSES, 0.0), 0.0),
     ("attempt_6", "llama.cpp-b11549", 11549, "list", "positive_control", "ngram_simple", {"list": 0.82}, 0.96),
     *(
@@ -52,14 +52,16 @@ PUBLISHED = (
     ("M8", "predator", "gemma-4-e4b", "", "attempt_2", "draft", "candidate", 17.0, None),
     ("M9", "predator", "gemma-4-e4b", "", "attempt_3", "draft_cpu", "candidate", 7.0, None),
 )
-# finding, attempt, arm, verdict of the mechanism
-FINDINGS: tuple[tuple[str, str, str, str], ...] = (
-    ("another-vocabulary", "attempt_1", "draft", "holds"),
-    ("large-drafter", "attempt_2", "self", "holds"),
-    ("cpu-drafter", "attempt_3", "", "not_testable"),
-    ("mtp-cannot-convert", "attempt_4", "", "no_longer_holds"),
-    ("ngram-does-not-pay", "attempt_6", "ngram_simple", "inconclusive"),
-    ("vulkan-pays", "backend_switch", "", "not_testable"),
+# finding, attempt, arm, class of prompts, verdict of the mechanism
+Judged = tuple[str, str, str, str, str]
+FINDINGS: tuple[Judged, ...] = (
+    ("attempt_1_does_not_engage", "attempt_1", "draft", "", "holds"),
+    ("attempt_2_does_not_pay", "attempt_2", "draft", "all", "holds"),
+    ("attempt_3_does_not_pay", "attempt_3", "draft_cpu", "", "not_testable"),
+    ("attempt_4_cannot_convert", "attempt_4", "", "", "no_longer_holds"),
+    ("attempt_4_cannot_load", "attempt_4", "mtp_centroids", "", "no_longer_holds"),
+    ("attempt_6_prose_does_not_pay", "attempt_6", "ngram_simple", "prose", "inconclusive"),
+    ("backend_vulkan_pays", "backend_switch", "vulkan", "", "not_testable"),
 )
 
 
@@ -257,7 +259,7 @@ def outcomes() -> list[Row]:
     rows = [
         _outcome(
             "conversion",
-            f"tiny-assistant/{name}",
+            f"tiny-gemma4-assistant-centroids/{name}",
             outcome,
             converter=name,
             build=build,
@@ -281,12 +283,12 @@ def outcomes() -> list[Row]:
         rows.append(
             _outcome(
                 "load",
-                f"attempt_4/{engine}/mtp",
+                f"attempt_4/{engine}/mtp_centroids",
                 outcome,
                 engine=engine,
                 build=build,
                 attempt="attempt_4",
-                arm="mtp",
+                arm="mtp_centroids",
                 reason=reason,
                 log_tail=f"loading model\n{reason}\nexiting" if reason else "",
                 prediction=outcome,
@@ -325,6 +327,17 @@ def outcomes() -> list[Row]:
             log_tail="<script>alert('from a log')</script> & illegal instruction",
         )
     )
+    for build, offered in ((8929, ["none"]), (11549, ["none", "draft-mtp", "ngram-simple"])):
+        rows.append(
+            _outcome(
+                "probe",
+                f"llama.cpp-b{build}",
+                "ok",
+                engine=f"llama.cpp-b{build}",
+                build=build,
+                detail={"build": build, "spec_types": offered},
+            )
+        )
     rows.append(_outcome("download", "gemma-4-e4b-it-q4-k-m", "unavailable", reason="no mirror answered"))
     rows.append(_outcome("environment", "engine-b11549", "ok", detail={"packages": {"xllamacpp": "2026.10.11549"}}))
     return rows
@@ -360,28 +373,29 @@ def _outcome(kind: str, subject: str, outcome: str, *, detail: Mapping[str, Any]
     return base | more
 
 
-def verdicts(findings: Sequence[tuple[str, str, str, str]] = FINDINGS) -> list[Row]:
-    """Both scopes of every finding; the measured ones with an interval."""
+def verdicts(findings: Sequence[Judged] = FINDINGS) -> list[Row]:
+    """Both scopes of every finding; those that were measured have an interval."""
     rows: list[Row] = []
-    for finding, attempt, arm, word in findings:
-        engine = "llama.cpp-b11549"
+    for finding, attempt, arm, group, word in findings:
         base: Row = {
             "finding": finding,
             "attempt": attempt,
             "study": "mini",
             "host": HOST,
-            "engine": engine,
+            "engine": "llama.cpp-b11549",
             "build": 11549,
             "evidence": "measured",
             "arm": arm,
-            "prompt_class": "",
+            "prompt_class": group,
             "failed_gates": [],
             "would_make_testable": "",
             "advice": "Compare the vocabularies first.",
             "command": f"snakemake --cores 1 {attempt}",
         }
+        published = {"published_percent": -13.0} if attempt == "attempt_1" else {}
         rows.append(
             base
+            | published
             | {
                 "scope": "as_published",
                 "verdict": "not_testable",
@@ -389,42 +403,35 @@ def verdicts(findings: Sequence[tuple[str, str, str, str]] = FINDINGS) -> list[R
                 "would_make_testable": "a Pascal GPU and the study pascal",
                 "engine": "",
                 "build": None,
-                "published_percent": -13.0 if attempt == "attempt_1" else None,
             }
         )
-        more: Row = {"scope": "mechanism", "verdict": word, "reason": f"sample reason for {word}"}
-        if word == "inconclusive":
-            more |= {
-                "ln_ratio": -0.05,
-                "ln_ratio_low": -0.12,
-                "ln_ratio_high": 0.02,
-                "change_percent": -4.9,
-                "change_low_percent": -11.3,
-                "change_high_percent": 2.0,
-                "blocks": BLOCKS,
-                "blocks_needed": 14,
-                "prompt_class": "prose",
-                "failed_gates": ["machine_quiet"],
-                "p_value": 0.11,
-            }
-        if finding == "large-drafter" or (word == "holds" and arm == "self"):
-            more |= {
-                "ln_ratio": -0.6,
-                "ln_ratio_low": -0.66,
-                "ln_ratio_high": -0.54,
-                "change_percent": -45.1,
-                "change_low_percent": -48.3,
-                "change_high_percent": -41.7,
-                "blocks": BLOCKS,
-                "prompt_class": "all",
-                "p_value": 0.0001,
-            }
+        rows.append(
+            base | {"scope": "mechanism", "verdict": word, "reason": f"sample reason for {word}"} | _how(word, group)
+        )
         if word == "no_longer_holds":
-            more |= {"holds_until_build": 9538, "fails_since_build": 9713}
-        if word == "not_testable":
-            more |= {"would_make_testable": "a GPU", "reason": "this machine has no GPU"}
-        rows.append(base | more)
+            older = {"engine": "llama.cpp-b9538", "build": 9538, "verdict": "holds", "reason": "the tool refuses it"}
+            rows.append(rows[-1] | older)
     return rows
+
+
+def _how(word: str, group: str) -> Row:
+    """What a verdict carries beside its reason."""
+    if word == "inconclusive":
+        return {
+            "ln_ratio": -0.05, "ln_ratio_low": -0.12, "ln_ratio_high": 0.02, "change_percent": -4.9,
+            "change_low_percent": -11.3, "change_high_percent": 2.0, "blocks": BLOCKS, "blocks_needed": 14,
+            "failed_gates": ["machine_quiet"], "p_value": 0.11,
+        }  # fmt: skip
+    if word == "holds" and group:
+        return {
+            "ln_ratio": -0.6, "ln_ratio_low": -0.66, "ln_ratio_high": -0.54, "change_percent": -45.1,
+            "change_low_percent": -48.3, "change_high_percent": -41.7, "blocks": BLOCKS, "p_value": 0.0001,
+        }  # fmt: skip
+    if word == "no_longer_holds":
+        return {"holds_until_build": 9538, "fails_since_build": 9713}
+    if word == "not_testable":
+        return {"would_make_testable": "a GPU", "reason": "this machine has no GPU"}
+    return {}
 
 
 def hosts() -> list[Row]:
@@ -472,9 +479,9 @@ def scores() -> list[Row]:
     for attempt, arm, build, answers in (
         ("attempt_1", "draft", 11549, {"loads": "yy", "engages": "nn", "fits": "yy", "pays": "n?"}),
         ("attempt_1", "draft", 8929, {"loads": "yy", "engages": "yy", "fits": "yy", "pays": "nn"}),
-        ("attempt_2", "self", 11549, {"loads": "yy", "engages": "yy", "fits": "yy", "pays": "yn"}),
-        ("attempt_4", "mtp", 9538, {"loads": "nn", "engages": "n?", "fits": "?y", "pays": "??"}),
-        ("attempt_4", "mtp", 11549, {"loads": "yy", "engages": "yy", "fits": "yy", "pays": "?n"}),
+        ("attempt_2", "draft", 11549, {"loads": "yy", "engages": "yy", "fits": "yy", "pays": "yn"}),
+        ("attempt_4", "mtp_centroids", 9538, {"loads": "nn", "engages": "n?", "fits": "?y", "pays": "??"}),
+        ("attempt_4", "mtp_centroids", 11549, {"loads": "yy", "engages": "yy", "fits": "yy", "pays": "?n"}),
     ):
         engine = f"llama.cpp-b{build}"
         for question, pair in answers.items():
@@ -500,7 +507,7 @@ def scores() -> list[Row]:
     return rows
 
 
-def rows(findings: Sequence[tuple[str, str, str, str]] = FINDINGS) -> dict[str, list[Row]]:
+def rows(findings: Sequence[Judged] = FINDINGS) -> dict[str, list[Row]]:
     """All rows by table."""
     return {
         "measurements": measurements(),

@@ -11,7 +11,6 @@ import math
 import os
 import tempfile
 import textwrap
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,15 +28,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
-from scipy import stats
 
+from findings.comparisons import EffectRow, effect_panels, of_evidence, where
 from findings.looks import ARM_KINDS, BACKENDS, EVIDENCE, GREY, OUTCOMES, Look, look
 
 WIDTH_IN = 8.0
 EPOCH = pd.Timestamp("2020-01-01")
-DRAFTED = "engaged_with_drafts"
 QUESTIONS = {"loads": "will it load?", "engages": "will it engage?", "fits": "will it fit?", "pays": "will it pay?"}
-ARM_ORDER = ("null", "positive_control", "candidate")
 STYLE: Mapping[str, object] = {
     # Glyphs as outlines: the picture looks the same wherever it is opened, and needs no font there.
     "svg.fonttype": "path",
@@ -119,7 +116,7 @@ def empty(title: str, evidence: str, why: str) -> Figure:
 def _headline(figure: Figure, title: str, evidence: str, note: str = "") -> None:
     """Title, and below it the kind of evidence, so that a copied picture still says what it is."""
     line = f"Evidence: {EVIDENCE.get(evidence, evidence)}." + (f" {note}" if note else "")
-    figure.suptitle(f"{title}\n", x=0.01, ha="left", fontsize=11.5, fontweight="bold", linespacing=1.9)
+    figure.suptitle(f"{title}\n", x=0.01, ha="left", fontsize=11.5, fontweight="bold", linespacing=1.5)
     figure.text(0.01, 1 - 0.33 / figure.get_figheight(), line, ha="left", va="top", fontsize=8.5, color="#444444")
 
 
@@ -167,96 +164,7 @@ def percent_ticks(low: float, high: float) -> list[float]:
     return sorted(kept)
 
 
-def block_interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float, float]:
-    """Mean and t interval of block effects (ln ratios); infinite where one block says nothing about their spread."""
-    data = np.asarray(values, dtype=float)
-    mean = float(data.mean())
-    if data.size < 2:
-        return mean, -math.inf, math.inf
-    half = float(stats.t.ppf(0.5 + level / 2, data.size - 1)) * float(data.std(ddof=1)) / math.sqrt(data.size)
-    return mean, mean - half, mean + half
-
-
 # --- (a) speed against the baseline -------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class EffectRow:
-    """One line of the figure: an arm on a class of prompts, its block effects (ln ratios) and its interval."""
-
-    label: str
-    arm_kind: str
-    blocks: tuple[float, ...]
-    mean: float
-    low: float
-    high: float
-    judged: bool
-    silent: str
-
-
-def effect_panels(effects: pd.DataFrame, verdicts: pd.DataFrame) -> dict[tuple[str, str, str], list[EffectRow]]:
-    """Lines of the figure by (host, attempt, engine), measured evidence only.
-
-    An arm on a class of prompts that never drafted gets no speed: its line says what it did instead.
-    """
-    ours = _of(effects, "measured")
-    panels: dict[tuple[str, str, str], list[EffectRow]] = {}
-    if len(ours):
-        for key, here in ours.groupby(["host", "attempt", "engine"], sort=True):
-            host, attempt, engine = (str(k) for k in key)
-            judged = _where(verdicts, host=host, attempt=attempt, engine=engine, evidence="measured")
-            panels[(host, attempt, engine)] = _panel_rows(here, judged)
-    return panels
-
-
-def _panel_rows(here: pd.DataFrame, judged: pd.DataFrame) -> list[EffectRow]:
-    """The lines of one panel, controls first, then the candidates; the mean over all classes leads."""
-    found = {
-        (str(kind), str(arm), str(group)): rows.sort_values(["session", "block"])
-        for (kind, arm, group), rows in here.groupby(["arm_kind", "arm", "prompt_class"], sort=True)
-    }
-    whole = {(kind, arm) for (kind, arm, group), rows in found.items() if group == "all" and _silent(rows)}
-    classes = Counter((kind, arm) for kind, arm, group in found if group != "all")
-    lines = []
-    for kind, arm, group in sorted(found, key=lambda k: (_rank(k[0]), k[1], k[2] != "all", k[2])):
-        # One line says it all for the null arm and for an arm that drafted nowhere; `all` of one class is that class.
-        if kind == "baseline" or (group != "all" and (kind == "null" or (kind, arm) in whole)):
-            continue
-        if group == "all" and kind != "null" and (kind, arm) not in whole and classes[(kind, arm)] == 1:
-            continue
-        rows = found[(kind, arm, group)]
-        label = arm if group in ("all", arm) else f"{arm} · {group}"
-        silent = "" if kind == "null" else _silent(rows)
-        blocks = () if silent else tuple(float(v) for v in rows["ln_ratio"].dropna())
-        if silent:
-            lines.append(EffectRow(label, kind, (), math.nan, math.nan, math.nan, False, silent))
-        elif blocks:
-            interval, rests = _interval(blocks, _where(judged, arm=arm, prompt_class=group))
-            lines.append(EffectRow(label, kind, blocks, *interval, rests, ""))
-    return lines
-
-
-def _interval(blocks: Sequence[float], verdicts: pd.DataFrame) -> tuple[tuple[float, float, float], bool]:
-    """Mean, low and high as the verdict has them, and True; where none rests on these blocks, a plain t interval."""
-    if len(verdicts):
-        known = verdicts[verdicts[["ln_ratio", "ln_ratio_low", "ln_ratio_high"]].notna().all(axis=1)]
-        for row in known.sort_values("finding").itertuples():
-            return (float(str(row.ln_ratio)), float(str(row.ln_ratio_low)), float(str(row.ln_ratio_high))), True
-    return block_interval(blocks), False
-
-
-def _rank(kind: str) -> int:
-    """Place of a kind of arm in a panel."""
-    return ARM_ORDER.index(kind) if kind in ARM_ORDER else len(ARM_ORDER)
-
-
-def _silent(rows: pd.DataFrame) -> str:
-    """What an arm did that never drafted in these blocks; empty for one that drafted, or of which nothing is known."""
-    words = {"not_engaged": "not engaged", "engaged_without_drafts": "engaged, drafted nothing", "off": "not engaged"}
-    states = sorted({str(s) for s in rows["engagement"].dropna()} - {""})
-    if not states or DRAFTED in states:
-        return ""
-    return words.get(states[0], states[0].replace("_", " "))
 
 
 def speed_against_baseline(effects: pd.DataFrame, verdicts: pd.DataFrame, margin: float = 0.05) -> Figure:
@@ -347,7 +255,7 @@ def _draw_effects(axes: Axes, rows: Sequence[EffectRow], limits: tuple[float, fl
 def published_speeds(measurements: pd.DataFrame) -> Figure:
     """The study's generation speeds: backends by host and model, and the arms of its attempts."""
     title = "Generation speeds that the study published"
-    rows = _of(measurements, "published")
+    rows = of_evidence(measurements, "published")
     rows = rows[rows["tg_tokens_per_s"].notna()] if len(rows) else rows
     if not len(rows):
         return empty(title, "published", "The tables hold no published generation speed.")
@@ -366,7 +274,7 @@ def published_speeds(measurements: pd.DataFrame) -> Figure:
     figure = Figure(figsize=(WIDTH_IN, 1.6 + sum(0.34 * h + 0.5 for h in heights)), layout="constrained")
     grid = figure.subplots(len(parts), 1, squeeze=False, sharex=True, height_ratios=[h + 0.5 for h in heights])
     for axes, (name, part) in zip(grid[:, 0], parts, strict=True):
-        _draw_bars(axes, part)
+        _draw_bars(axes, part, name.startswith("Attempts"))
         axes.set_title(name, loc="left", fontweight="bold", fontsize=9)
     grid[-1, 0].set_xlabel("generation speed (tokens/s)")
     grid[-1, 0].set_xlim(0, float(rows["tg_tokens_per_s"].max()) * 1.12)
@@ -379,7 +287,7 @@ def published_speeds(measurements: pd.DataFrame) -> Figure:
     return figure
 
 
-def _draw_bars(axes: Axes, part: pd.DataFrame) -> None:
+def _draw_bars(axes: Axes, part: pd.DataFrame, with_arms: bool) -> None:
     """Horizontal bars with their values; the backend in colour and hatch."""
     labels = []
     for place, row in enumerate(part.itertuples()):
@@ -389,12 +297,8 @@ def _draw_bars(axes: Axes, part: pd.DataFrame) -> None:
         axes.annotate(
             f"{speed:g}", (speed, place), xytext=(4, 0), textcoords="offset points", va="center", fontsize=8.5
         )
-        arm = str(row.arm or "")
-        plain = arm in ("", "baseline", "nan", "None") or not arm
-        labels.append(
-            f"{row.host}, {row.model}"
-            + ("" if plain and "attempt" not in str(row.attempt) else f"\n{arm or 'baseline'}")
-        )
+        arm = f"\n{row.arm}" if with_arms else ""
+        labels.append(f"{row.host}, {row.model}{arm}")
     axes.set_yticks(range(len(labels)), labels)
     axes.set_ylim(len(labels) - 0.45, -0.55)
     axes.grid(axis="y", visible=False)
@@ -406,7 +310,7 @@ def _draw_bars(axes: Axes, part: pd.DataFrame) -> None:
 def drafted_and_accepted(measurements: pd.DataFrame) -> Figure:
     """Drafted tokens, split into accepted and rejected, by attempt, engine, arm and class of prompts."""
     title = "Drafted tokens: accepted and rejected"
-    rows = _of(measurements, "measured")
+    rows = of_evidence(measurements, "measured")
     rows = rows[rows["counted"].astype(bool) & rows["draft_tokens"].notna()] if len(rows) else rows
     rows = rows[rows["draft_tokens"] > 0] if len(rows) else rows
     if not len(rows):
@@ -477,7 +381,7 @@ def timeline(points: pd.DataFrame) -> Figure:
     rows = points[points["date"].notna() & (points["date"].astype(str) != "")] if len(points) else points
     if not len(rows):
         return empty(title, "measured", "No build was tried yet, or no date of a build is known.")
-    rows = rows.assign(day=(pd.to_datetime(rows["date"]) - EPOCH).dt.days).sort_values(
+    rows = rows.assign(day=(pd.to_datetime(rows["date"], format="ISO8601") - EPOCH).dt.days).sort_values(
         ["label", "day", "outcome"], kind="stable"
     )
     labels = sorted(set(rows["label"]))
@@ -486,11 +390,15 @@ def timeline(points: pd.DataFrame) -> Figure:
     for place, label in enumerate(labels):
         part = rows[rows["label"] == label]
         axes.plot(part["day"], [place] * len(part), color="#BBBBBB", linewidth=1.2, zorder=1)
+        part = part.drop_duplicates(["day", "outcome"])
         for row in part.itertuples():
             style = look(OUTCOMES, str(row.outcome))
+            among = list(part.loc[part["day"] == row.day, "outcome"])
+            # Several outcomes at one build stand above each other.
+            shift = 0.3 * (among.index(row.outcome) - (len(among) - 1) / 2)
             axes.plot(
                 [row.day],
-                [place],
+                [place + shift],
                 marker=style.marker,
                 color=style.colour,
                 mec="black",
@@ -550,7 +458,7 @@ def break_even(curves: pd.DataFrame) -> Figure:
     observed_ratio, needed_acceptance (above 1: cannot pay; all three repeat in each row of a curve, NaN if unknown).
     """
     title = "Break-even: what acceptance would be needed here"
-    rows = _of(curves, "measured") if "evidence" in curves.columns else curves
+    rows = of_evidence(curves, "measured") if "evidence" in curves.columns else curves
     if not len(rows):
         return empty(title, "measured", "No cost curve was measured yet.")
     groups = list(rows.groupby(["host", "attempt", "engine", "arm"], sort=True))
@@ -590,7 +498,7 @@ def _draw_break_even(axes: Axes, key: tuple[str, ...], part: pd.DataFrame) -> No
         axes.axvline(needed, color="#333333", linestyle="--", linewidth=1.2)
         words = f"needs {needed * 100:.0f} %"
     else:
-        words = "cannot pay at any acceptance" if math.isfinite(needed) else "no break-even known"
+        words = "no break-even known" if math.isnan(needed) else "cannot pay at any acceptance"
     axes.annotate(words, (0.03, 0.95), xycoords="axes fraction", va="top", fontsize=8.5)
     if pd.notna(first["observed_acceptance"]) and pd.notna(first["observed_ratio"]):
         axes.plot(
@@ -620,18 +528,18 @@ def _draw_break_even(axes: Axes, key: tuple[str, ...], part: pd.DataFrame) -> No
 def imported_speeds(measurements: pd.DataFrame) -> Figure:
     """Others' measurements: generation speed by method and backend, one dot per prompt."""
     title = "Related evidence: speculation on other people's machines"
-    rows = _of(measurements, "imported")
+    rows = of_evidence(measurements, "imported")
     rows = rows[rows["tg_tokens_per_s"].notna()] if len(rows) else rows
     if not len(rows):
         return empty(title, "imported", "No measurements of others are listed under `imports:` in the configuration.")
     rows = rows.assign(backend=rows["backend"].fillna("").astype(str))
     groups = sorted(set(zip(rows["host"], rows["model"], strict=True)))
-    methods = {g: _methods(_where(rows, host=g[0], model=g[1])) for g in groups}
+    methods = {g: _methods(where(rows, host=g[0], model=g[1])) for g in groups}
     heights = [sum(len(v) for v in methods[g].values()) for g in groups]
     figure = Figure(figsize=(WIDTH_IN, 1.9 + sum(0.38 * h + 0.55 for h in heights)), layout="constrained")
     grid = figure.subplots(len(groups), 1, squeeze=False, height_ratios=[h + 0.5 for h in heights])
     for axes, group in zip(grid[:, 0], groups, strict=True):
-        _draw_imported(axes, _where(rows, host=group[0], model=group[1]), methods[group])
+        _draw_imported(axes, where(rows, host=group[0], model=group[1]), methods[group])
         axes.set_title(f"{group[1]} on {group[0]}", loc="left", fontweight="bold", fontsize=9)
     grid[-1, 0].set_xlabel("generation speed (tokens/s)")
     used = [b for b in BACKENDS if b in set(rows["backend"])]
@@ -640,7 +548,7 @@ def imported_speeds(measurements: pd.DataFrame) -> Figure:
         Line2D([], [], color="black", linestyle="", marker="|", markersize=13, mew=2, label="mean over prompts")
     )
     figure.legend(handles=handles, loc="outside lower center", ncol=len(handles), frameon=False)
-    once = _where(rows, counted=True).groupby(["host", "backend", "arm", "prompt_id"]).size().max() == 1
+    once = where(rows, counted=True).groupby(["host", "backend", "arm", "prompt_id"]).size().max() == 1
     _headline(figure, title, "imported", "One run per prompt, no repeats." if once else "")
     return figure
 
@@ -661,7 +569,7 @@ def _draw_imported(axes: Axes, rows: pd.DataFrame, methods: Mapping[str, Sequenc
     for backend, arms in methods.items():
         style = look(BACKENDS, backend)
         for arm in arms:
-            part = _where(rows, backend=backend, arm=arm).sort_values(["prompt_id", "tg_tokens_per_s"], kind="stable")
+            part = where(rows, backend=backend, arm=arm).sort_values(["prompt_id", "tg_tokens_per_s"], kind="stable")
             place = len(labels)
             offsets = np.linspace(-0.22, 0.22, len(part)) if len(part) > 1 else np.zeros(len(part))
             axes.scatter(
@@ -763,18 +671,3 @@ def draw_all(tables: Drawn, out: Path, names: Sequence[str] = tuple(FIGURES)) ->
             figure = FIGURES[name](tables)
         paths += save(figure, out / name)
     return paths
-
-
-def _of(frame: pd.DataFrame, evidence: str) -> pd.DataFrame:
-    """The rows of one kind of evidence."""
-    return _where(frame, evidence=evidence)
-
-
-def _where(frame: pd.DataFrame, **wanted: object) -> pd.DataFrame:
-    """The rows in which every named column has the given value; an empty frame has none."""
-    if not len(frame):
-        return frame
-    keep = pd.Series(True, index=frame.index)
-    for column, value in wanted.items():
-        keep &= frame[column] == value
-    return frame[keep]

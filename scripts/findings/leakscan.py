@@ -300,7 +300,8 @@ def _secret_hits(line: str) -> Iterator[tuple[int, str, HitKind]]:
 
 
 def _is_digest(value: str) -> bool:
-    return re.fullmatch(r"[0-9a-f]{7,128}", value) is not None
+    """A hash in hexadecimal, or as a content security policy writes it."""
+    return re.fullmatch(r"[0-9a-f]{7,128}|sha(?:256|384|512)-[A-Za-z0-9+/]{43,86}={0,2}", value) is not None
 
 
 def _is_path(value: str) -> bool:
@@ -510,7 +511,7 @@ def _inflate(data: bytes, window: int) -> bytes:
     content = b""
     while data:
         engine = zlib.decompressobj(window)
-        content += engine.decompress(data, MAX_INNER_BYTES - len(content))
+        content += engine.decompress(data, max(MAX_INNER_BYTES - len(content), 1))
         if not engine.eof:
             raise ValueError("cut off, or too large to be looked through")
         data = engine.unused_data

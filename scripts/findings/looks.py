@@ -40,6 +40,7 @@ OUTCOMES: dict[str, Look] = {
     "ok": Look(GREEN, "o", "", "ok"),
     "refused": Look(VERMILION, "X", "xx", "refused"),
     "unsupported": Look(PURPLE, "P", "++", "unsupported"),
+    "no_drafts": Look(YELLOW, "h", "oo", "loads, drafted nothing"),
     "not_engaged": Look(ORANGE, "D", "..", "loads, does not speculate"),
     "out_of_memory": Look(BLUE, "v", "\\\\", "out of memory"),
     "timed_out": Look(SKY, "^", "oo", "timed out"),

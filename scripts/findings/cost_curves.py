@@ -1,0 +1,107 @@
+"""Cost curves of measured sessions as rows for the break-even figure: predicted speed by acceptance, and what was seen.
+
+The costs stand in the records of blocks (`costs`), which no table holds; where a record is not on this disk (another
+host's bundle), its session has no curve.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from findings.breakeven import CostCurve, acceptance_from_conditional, break_even, cost_curve, tokens_per_round
+from findings.config import Configuration
+from findings.records import RecordError, read_record
+
+COLUMNS = (
+    "evidence", "host", "attempt", "engine", "arm", "drafted", "acceptance", "ratio", "observed_acceptance",
+    "observed_ratio", "needed_acceptance",
+)  # fmt: skip
+STEPS = 40
+Row = Mapping[str, Any]
+Costs = Mapping[str, Any]
+
+
+def block_costs(root: Path, effects: Iterable[Row]) -> dict[tuple[str, str, str], list[Costs]]:
+    """(host, attempt, engine) -> the costs of its blocks, in the order of the records; those that can be read."""
+    paths: dict[tuple[str, str, str], set[str]] = {}
+    for row in effects:
+        if row["evidence"] == "measured":
+            paths.setdefault((row["host"], row["attempt"], row["engine"]), set()).add(str(row["record"]))
+    found: dict[tuple[str, str, str], list[Costs]] = {}
+    for key, names in sorted(paths.items()):
+        for name in sorted(names):
+            try:
+                costs = read_record(root / name).detail.get("costs")
+            except RecordError:
+                continue
+            if costs:
+                found.setdefault(key, []).append(costs)
+    return found
+
+
+def curve_rows(
+    configuration: Configuration, effects: Sequence[Row], costs: Mapping[tuple[str, str, str], Sequence[Costs]]
+) -> pd.DataFrame:
+    """Rows of figures.break_even for every arm whose drafter's cost was measured."""
+    rows: list[dict[str, Any]] = []
+    for (host, attempt, engine), blocks in sorted(costs.items()):
+        configured = configuration.attempts.get(attempt)
+        for arm in configured.arms if configured else ():
+            curve = _curve(blocks, arm.id)
+            length = arm.speculation.n_max
+            if curve is None or not length or length + 1 > max(curve.target_s):
+                continue
+            here = [
+                row
+                for row in effects
+                if row["evidence"] == "measured"
+                and (row["host"], row["attempt"], row["engine"], row["arm"]) == (host, attempt, engine, arm.id)
+                and row["prompt_class"] == "all"
+            ]
+            shared = {"evidence": "measured", "host": host, "attempt": attempt, "engine": engine, "arm": arm.id}
+            rows += _points(curve, length, shared | {"drafted": length} | _observed(here))
+    return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def _curve(blocks: Sequence[Costs], arm: str) -> CostCurve | None:
+    """All blocks' timings of one arm as a curve in seconds; None where target or drafter was not timed."""
+    target: dict[int, list[float]] = {}
+    draft: list[float] = []
+    for costs in blocks:
+        for width, samples in costs.get("target_ms", {}).items():
+            target.setdefault(int(width), []).extend(float(ms) / 1000 for ms in samples)
+        draft += [float(ms) / 1000 for ms in costs.get("draft_ms", {}).get(arm, ())]
+    target = {width: samples for width, samples in target.items() if samples}
+    return cost_curve(target, draft) if 1 in target and draft else None
+
+
+def _observed(rows: Sequence[Row]) -> dict[str, float]:
+    """Acceptance over all blocks and the mean ratio of speeds; NaN where the arm did not draft."""
+    drafted = sum(int(row["draft_tokens"] or 0) for row in rows)
+    accepted = sum(int(row["accepted_tokens"] or 0) for row in rows)
+    logs = [float(row["ln_ratio"]) for row in rows if row["ln_ratio"] is not None]
+    return {
+        "observed_acceptance": accepted / drafted if drafted else math.nan,
+        "observed_ratio": math.exp(math.fsum(logs) / len(logs)) if logs and drafted else math.nan,
+    }
+
+
+def _points(curve: CostCurve, length: int, shared: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The predicted ratio of speeds along acceptance, for drafts of `length` tokens."""
+    result = break_even(curve, length)
+    needed = math.inf if result.needed_acceptance is None else result.needed_acceptance
+    cost = curve.round_cost(length)
+    return [
+        {
+            **shared,
+            "acceptance": acceptance_from_conditional(step / STEPS, length),
+            "ratio": tokens_per_round(step / STEPS, length) / cost,
+            "needed_acceptance": needed,
+        }
+        for step in range(STEPS + 1)
+    ]
