@@ -74,10 +74,11 @@ def test_other_prompts_are_no_comparison() -> None:
     assert math.isnan(block_effects([], [])["all"])
 
 
-def test_a_repeated_prompt_is_refused() -> None:
+def test_a_repeated_prompt_is_no_measurement() -> None:
     twice = [request("a", "prose", 40.0), request("a", "prose", 41.0)]
-    with pytest.raises(ValueError, match=r"'a' was sent twice to one server \(arm\)"):
-        block_effects(twice, [request("a", "prose", 20.0)])
+    once = [request("a", "prose", 20.0)]
+    assert math.isnan(block_effects(twice, once)["all"])
+    assert math.isnan(block_effects(twice, twice)["all"])
 
 
 def arm_of_record(speed: float, outcome: str = "ok") -> dict[str, Any]:
