@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from findings.cache import CacheError, cache_root
@@ -20,11 +21,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--lock", type=Path, required=True, help="requirements with hashes, for example envs/engine-b11549.txt"
     )
     parser.add_argument("--cache", default="", help="cache folder (default: FINDINGS_CACHE, else resources/cache)")
+    parser.add_argument("--host", default="", help="label of this machine, for the record")
     parser.add_argument("--record", type=Path, required=True, help="where to write the record")
     arguments = parser.parse_args(argv)
     cache = Path(arguments.cache).resolve() if arguments.cache else cache_root()
     try:
-        record = ensure_environment(arguments.environment, arguments.lock, cache)
+        record = replace(ensure_environment(arguments.environment, arguments.lock, cache), host=arguments.host)
     except (FileNotFoundError, CacheError) as error:
         print(f"environment: {redact(str(error))}", file=sys.stderr)
         return 2

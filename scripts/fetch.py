@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from findings.config import ConfigurationError, load_configuration
@@ -19,7 +21,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     what.add_argument("--model", help="id in config/models.yaml")
     what.add_argument("--archive", help="id of a converter or of an engine with an archive, in config/engines.yaml")
     parser.add_argument("--config-root", type=Path, default=Path(), help="the project (default: here)")
-    parser.add_argument("--study", default="", help="study whose configuration and lock count (default: config.yaml's)")
+    parser.add_argument("--overrides", default="{}", help="JSON: keys that replace those of config/config.yaml")
+    parser.add_argument("--host", default="", help="label of this machine, for the record")
     parser.add_argument("--cache", default="", help="cache folder (default: FINDINGS_CACHE, else the configured one)")
     parser.add_argument("--record", type=Path, required=True, help="where to write the record")
     return parser.parse_args(argv)
@@ -27,8 +30,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def fetch(arguments: argparse.Namespace) -> Record:
     """The record of what was asked for. Raises ConfigurationError for a wrong configuration or an unknown id."""
-    overrides = {"study": arguments.study} if arguments.study else {}
-    configuration = load_configuration(arguments.config_root, overrides)
+    configuration = load_configuration(arguments.config_root, json.loads(arguments.overrides))
     cache = Path(arguments.cache).resolve() if arguments.cache else cache_root(configuration.settings.cache)
     root = arguments.config_root.resolve()
     if arguments.model:
@@ -47,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Exit code 0 for every outcome of the download, 2 for a wrong configuration."""
     arguments = parse(argv)
     try:
-        record = fetch(arguments)
+        record = replace(fetch(arguments), host=arguments.host)
     except ConfigurationError as error:
         print(f"fetch: {error}", file=sys.stderr)
         return 2

@@ -49,7 +49,7 @@ class _RetryError(FetchError):
 
 @dataclass(frozen=True)
 class Patience:
-    """Limits in seconds, and how many tries in a row may bring no new byte."""
+    """Limits in seconds, and how many tries in a row may bring next to nothing (fewer than `stall_bytes`)."""
 
     connect_s: float = 15.0
     read_s: float = 30.0
@@ -150,7 +150,7 @@ class _Transfer:
                 return self._finish()
             except _RetryError as error:
                 tries += 1
-                idle = 0 if self.size > before else idle + 1
+                idle = 0 if self.size - before >= self.patience.stall_bytes else idle + 1
                 if idle >= self.patience.idle_tries or tries >= self.patience.all_tries:
                     raise FetchError(error.cause, str(error)) from None
                 _wait(error, idle, self.patience, self.request.label)

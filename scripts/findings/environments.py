@@ -205,8 +205,9 @@ def _make(build: _Build, lock: LockFile, folder: Path) -> dict[str, str]:
     temporary.mkdir(parents=True)
     done = False
     try:
-        _run(build, [sys.executable, "-I", "-m", "venv", str(folder)], label, temporary)
-        pip = [str(python_in(folder)), "-I", "-m", "pip"]
+        # This Python's pip installs into the new environment: putting a pip into each takes longer than most engines.
+        _run(build, [sys.executable, "-I", "-m", "venv", "--without-pip", str(folder)], label, temporary)
+        pip = [sys.executable, "-I", "-m", "pip", "--python", str(python_in(folder))]
         options = ["--no-input", "--disable-pip-version-check", "--progress-bar", "off", "--retries", "3"]
         _run(
             build,

@@ -14,10 +14,10 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 from urllib.parse import quote, urlsplit
 
 import httpx2
@@ -33,6 +33,7 @@ from findings.config import Mirror, MirrorKind, PypiPart
 from findings.download import TRANSIENT, FetchError, Patience, Request, fetch_file, short, status_error
 from findings.records import sha256_file
 
+Answer = TypeVar("Answer")
 GITHUB = "https://github.com"
 HUB_TRIES = 3
 
@@ -122,26 +123,42 @@ def _from_hub(mirror: Mirror, wanted: Wanted, part: Path, place: Place) -> Fetch
     endpoint = hub_endpoint()
     file = mirror.file or wanted.name
     url = hf_hub_url(mirror.repo, str(relative_parts(file)), revision=mirror.revision or None, endpoint=endpoint)
-    about = _hub_metadata(url, mirror.repo, place.patience, wanted.label)
-    commit = about.commit_hash or ""
-    if not commit:
-        raise FetchError("not_the_file", "the answer is not the hub's (a login page of the network, perhaps)")
+    about, headers = hub_file(url, mirror.repo, place.patience, wanted.label)
     if wanted.size_bytes is not None and about.size is not None and about.size != wanted.size_bytes:
         raise FetchError("wrong_size", f"the hub offers {about.size} bytes, {wanted.size_bytes} are expected")
-    # Storage may lie on another host; the token is for the hub alone.
-    same_host = urlsplit(about.location)[:2] == urlsplit(url)[:2]
-    headers = build_hf_headers(token=None if same_host else False)
     request = Request(about.location, wanted.label, wanted.sha256, wanted.size_bytes or about.size, headers)
     with httpx2.Client(max_redirects=10) as client:
-        return Fetched(fetch_file(client, request, part, place.patience), commit)
+        return Fetched(fetch_file(client, request, part, place.patience), about.commit)
 
 
-def _hub_metadata(url: str, repo: str, patience: Patience, label: str) -> HubFile:
+@dataclass(frozen=True)
+class HubFile:
+    """What the hub says about a file: commit, where its bytes are, size."""
+
+    commit: str
+    location: str
+    size: int | None
+
+
+def hub_file(url: str, repo: str, patience: Patience, label: str) -> tuple[HubFile, dict[str, str]]:
+    """What the hub says about a file, and the headers to fetch it with. Raises FetchError."""
     timeout = min(patience.read_s, float(constants.HF_HUB_ETAG_TIMEOUT))
+    found = with_retries(
+        lambda: get_hf_file_metadata(url, timeout=timeout, retry_on_errors=False), repo, patience, label
+    )
+    if not found.commit_hash:
+        raise FetchError("not_the_file", "the answer is not the hub's (a login page of the network, perhaps)")
+    # Storage may lie on another host; the token is for the hub alone.
+    same_host = urlsplit(found.location)[:2] == urlsplit(url)[:2]
+    headers: dict[str, str] = build_hf_headers(token=None if same_host else False)
+    return HubFile(found.commit_hash, found.location, found.size), headers
+
+
+def with_retries(ask: Callable[[], Answer], repo: str, patience: Patience, label: str) -> Answer:
+    """Ask the hub, again a few times where that may help. Raises FetchError."""
     for left in reversed(range(HUB_TRIES)):
         try:
-            found = get_hf_file_metadata(url, timeout=timeout, retry_on_errors=False)
-            return HubFile(found.commit_hash, found.location, found.size)
+            return ask()
         except Exception as error:
             failure = hub_failure(error, repo)
             wait = patience.first_wait_s if failure.wait_s is None else failure.wait_s
@@ -150,15 +167,6 @@ def _hub_metadata(url: str, repo: str, patience: Patience, label: str) -> HubFil
             say(label, f"{failure}; trying again in {wait:.0f} s")
             time.sleep(wait)
     raise AssertionError("unreachable: the last try returns or raises")
-
-
-@dataclass(frozen=True)
-class HubFile:
-    """What the hub says about a file: commit, where its bytes are, size."""
-
-    commit_hash: str | None
-    location: str
-    size: int | None
 
 
 def hub_failure(error: Exception, repo: str) -> FetchError:
@@ -203,6 +211,8 @@ def hub_failure(error: Exception, repo: str) -> FetchError:
         return FetchError("no_network", f"no connection to the hub ({short(error)})")
     if isinstance(error, httpx2.HTTPError | hub_errors.HfHubHTTPError | httpx2.InvalidURL):
         return FetchError("refused", f"the request to the hub failed ({type(error).__name__})")
+    if isinstance(error, ValueError | KeyError | TypeError):
+        return FetchError("not_the_file", "the answer is not the hub's (a login page of the network, perhaps)")
     raise error
 
 

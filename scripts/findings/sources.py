@@ -15,7 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from findings import archives
-from findings.cache import CacheError, cache_root, exclusive, explain_os_error, is_verified, land, safe_name, say
+from findings.cache import (
+    CacheError,
+    cache_root,
+    exclusive,
+    explain_os_error,
+    is_verified,
+    land,
+    relative_parts,
+    safe_name,
+    say,
+)
 from findings.config import Mirror, MirrorKind, Model, ModelFormat, Source
 from findings.download import TRANSIENT, FetchError, Patience
 from findings.mirrors import Place, Wanted, fetch_from, where
@@ -147,7 +157,7 @@ def _guarded(job: _Job, work: Callable[[], Record]) -> Record:
 def _single(job: _Job, wanted: Wanted, mirrors: Sequence[Mirror], folder: str) -> Record:
     """One file into <folder>/<sha256>/<name>."""
     digest = wanted.sha256 or ""
-    relative = Path(folder) / digest / safe_name(wanted.name)
+    relative = Path(folder) / digest / safe_name(relative_parts(wanted.name).name)
     target = job.place.cache / relative
     reused = is_verified(target, digest)
     if not reused:
@@ -204,7 +214,7 @@ def _checkpoint(job: _Job, model: Model) -> Record:
     """All files of a checkpoint into one folder, each verified."""
     if not model.files or any(file.sha256 is None for file in model.files):
         return job.record(Outcome.UNAVAILABLE, f"{model.title or model.id}: {NO_LOCK}")
-    pins = [(safe_name(file.name), file.sha256 or "") for file in model.files]
+    pins = [(str(relative_parts(file.name)), file.sha256 or "") for file in model.files]
     relative = Path("models") / checkpoint_key(pins)
     folder = job.place.cache / relative
     reused = all(is_verified(folder / name, digest) for name, digest in pins)
