@@ -8,6 +8,7 @@ arms of an attempt, pins of downloads) is checked in this module. All errors are
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -694,20 +695,27 @@ class Configuration:
         return arm.prompt_classes or self.study.attempts[attempt].prompt_classes or self.study.prompt_classes
 
 
-def load_configuration(root: Path, overrides: Mapping[str, Any] | None = None) -> Configuration:
-    """Read and check config/ below `root`.
+def load_configuration(
+    root: Path, overrides: Mapping[str, Any] | None = None, *, use_lock: bool = True
+) -> Configuration:
+    """Read and check config/ below `root`; `use_lock=False` leaves the study's lock out, for making it anew.
 
     `overrides` replaces top-level keys of config/config.yaml (what snakemake merged from --config and --configfile).
     Raises ConfigurationError with every error found.
     """
-    return _assemble(root, checked_documents(root, overrides or {}))
+    return _assemble(root, checked_documents(root, overrides or {}, use_lock=use_lock))
 
 
 def build(cls: type[Any], document: Mapping[str, Any]) -> Any:
     """An object of a dataclass from a checked mapping: nested dataclasses, tuples, mappings and enums by annotation."""
-    hints = get_type_hints(cls)
+    hints = _hints(cls)
     names = [item.name for item in dataclasses.fields(cls)]
     return cls(**{name: _value(hints[name], document[name]) for name in names if name in document})
+
+
+@functools.cache
+def _hints(cls: type[Any]) -> dict[str, Any]:
+    return get_type_hints(cls)
 
 
 def _value(hint: Any, value: Any) -> Any:

@@ -54,7 +54,7 @@ class ConfigurationError(ValueError):
         super().__init__("\n".join((f"the configuration has {head}:", *self.messages)))
 
 
-def checked_documents(root: Path, overrides: Mapping[str, Any]) -> dict[str, Any]:
+def checked_documents(root: Path, overrides: Mapping[str, Any], *, use_lock: bool = True) -> dict[str, Any]:
     """The documents by name, checked, with defaults; `study` and `files` (all paths read) besides FILES and `config`.
 
     Raises ConfigurationError with every error. References into a file that is wrong by itself are not checked:
@@ -74,7 +74,7 @@ def checked_documents(root: Path, overrides: Mapping[str, Any]) -> dict[str, Any
     study = raw.get("study") if isinstance(raw, dict) else None
     documents["study"] = _study(root, study, errors, read) if isinstance(study, str) else None
     lock = f"config/{study}.lock.yaml"
-    if documents["study"] and (root / lock).exists():
+    if use_lock and documents["study"] and (root / lock).exists():
         locked = _checked(root, _read(root, lock, errors, read), lock, "lock", errors)
         if locked and documents["models"]:
             errors += _apply_lock(documents["models"]["models"], locked, lock)
