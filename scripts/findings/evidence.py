@@ -19,7 +19,7 @@ from findings.blocks import ArmRun, Block, RequestResult, block_from_json
 from findings.bundles import BundleError, Merged, RecordFile, folder_records, merge, newest_runs, read_bundle
 from findings.config import Configuration, DerivedClaim, Published, PublishedMeasurement
 from findings.effects import class_engagement, speculates
-from findings.imports import Format, Imported, Origin, detect, read_import
+from findings.imports import Format, Imported, ImportedFileError, Origin, detect, read_import, stated_as
 from findings.inference import ALL_CLASSES, Request, block_effects, class_speed, effects_of_block
 from findings.records import Engagement, Kind, Outcome, Record, RecordError, parse_record
 from findings.tables import (
@@ -81,7 +81,13 @@ def gather(configuration: Configuration, records: Path, *, attempt: str = "", ev
     notes: list[str] = []
     for item in configuration.settings.imports:
         path = configuration.root / item.path
-        if detect(path) is Format.BUNDLE:
+        form = detect(path)
+        if stated_as(form) != item.format:
+            raise ImportedFileError(
+                f"config/config.yaml: imports: {item.path}: format {item.format!r} is stated, but the file is "
+                f"{stated_as(form)!r}; write that"
+            )
+        if form is Format.BUNDLE:
             bundle = read_bundle(path, item.path)
             sources.append(bundle.files)
             notes += bundle.notes
@@ -539,8 +545,11 @@ def _imported_effect(arm: str, prompt_class: str, ratio: float, ours: Sequence[R
     accepted = [row["accepted_tokens"] for row in mine if row["accepted_tokens"] is not None]
     engagement = mine[0]["engagement"] if mine[0]["speculation"] == "none" else Engagement.WITHOUT_DRAFTS
     engagement = Engagement.WITH_DRAFTS if sum(drafts) > 0 else engagement
-    silent = mine[0]["speculation"] != "none" and engagement is not Engagement.WITH_DRAFTS
-    reason = str(engagement) if silent else "a prompt is missing on one side, or failed" if math.isnan(ratio) else ""
+    reason = "a prompt is missing on one side, or failed" if math.isnan(ratio) else ""
+    drafting = sum(bool(row["draft_tokens"]) for row in mine)
+    if mine[0]["speculation"] != "none" and 2 * drafting <= len(mine):
+        # One answer with a few drafted tokens among many without any is no speed of speculation either.
+        reason = f"drafted in {drafting} of {len(mine)} prompts only" if drafting else str(engagement)
     speeds = [class_speed([_request(row) for row in rows]) for rows in (mine, theirs)]
     return {
         "evidence": Evidence.IMPORTED,

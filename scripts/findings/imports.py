@@ -4,9 +4,10 @@ Read here: per-prompt records by method and backend (the form of InventiveHQ's s
 what llama-bench prints as JSON, JSONL, CSV or SQL. Bundles of our own records are evidence of another kind (they are
 `measured`, on another host) and are read by bundles.py; `detect` tells them apart.
 
-llama-bench's fields, as its source lists them: b5163 (2025) has use_mmap; about b8992 (May 2026) use_mmap and
-use_direct_io; October 2026 load_mode instead of both. Older forks print `cuda`, `vulkan`, `metal` ... flags in the place
-of `backends`. None of these names a speed, so only the fields that every build prints are required.
+llama-bench's fields, as its source lists them: in 2025 use_mmap; b8992 (May 2026) use_mmap and use_direct_io; later in
+2026 load_mode instead of both. Older forks print flags (`cuda`, `vulkan`, `metal` ...) in the place of `backends`. None
+of these states a speed, so only the fields that every build prints are required. llama-bench knows no speculation: its
+rows are baselines.
 """
 
 from __future__ import annotations
@@ -34,11 +35,12 @@ _BACKEND_FLAGS = ("cuda", "vulkan", "metal", "sycl", "kompute", "opencl")
 _QUANTIZATION = re.compile(
     r"(?<![A-Za-z0-9])((?:I?Q|TQ)\d[A-Za-z0-9_]*|BF16|F16|F32|MXFP4(?:_MOE)?)(?![A-Za-z0-9])", re.I
 )
+_CSV_HEAD = re.compile(r'^(?=.*\bbuild_number\b)(?=.*\bavg_ns\b)[a-z0-9_,"]+$')
 _SQL_INSERT = re.compile(r"^INSERT INTO llama_bench \((?P<names>[^)]*)\) VALUES \('(?P<values>.*)'\);\s*$")
 
 ONE_RUN = (
-    "one run per prompt and no repeats: no variance between runs is known, so there is no interval, and no difference of "
-    "this size can be told from the noise of a single start"
+    "one run per prompt and no repeats: no variance between runs is known, so there is no interval, and no difference "
+    "can be told from the noise of a single start"
 )
 ONE_PROCESS = (
     "repeats within one process: what differs between starts is not in their spread, so an interval would be too narrow"
@@ -49,11 +51,16 @@ class Format(StrEnum):
     """What an import is."""
 
     BUNDLE = "bundle"
-    PER_PROMPT = "per_prompt"
+    SPECULATION_RECORDS = "speculation_records"
     LLAMA_BENCH_JSON = "llama_bench_json"
     LLAMA_BENCH_JSONL = "llama_bench_jsonl"
     LLAMA_BENCH_CSV = "llama_bench_csv"
     LLAMA_BENCH_SQL = "llama_bench_sql"
+
+
+def stated_as(form: Format) -> str:
+    """The word that config/config.yaml uses for a form."""
+    return "llama_bench" if form.value.startswith("llama_bench") else form.value
 
 
 class ImportedFileError(ValueError):
@@ -103,14 +110,14 @@ def detect(path: Path) -> Format:
     lines = text.splitlines()
     if any(line.startswith(("CREATE TABLE IF NOT EXISTS llama_bench", "INSERT INTO llama_bench")) for line in lines):
         return Format.LLAMA_BENCH_SQL
-    if any("build_number" in line and "avg_ns" in line and not line.lstrip().startswith("{") for line in lines):
+    if any(_CSV_HEAD.match(line) for line in lines):
         return Format.LLAMA_BENCH_CSV
     if any(line.startswith("{") and '"build_number"' in line for line in lines):
         return Format.LLAMA_BENCH_JSONL
     if '"build_number"' in text:
         return Format.LLAMA_BENCH_JSON
     if text.startswith("{") and '"runs"' in text:
-        return Format.PER_PROMPT
+        return Format.SPECULATION_RECORDS
     raise ImportedFileError(
         f"{path}: not a form that this project reads (a bundle, per-prompt records with `meta` and `runs`, or "
         "llama-bench's output as json, jsonl, csv or sql; its markdown has rounded figures only, run it with -o json)"
@@ -128,7 +135,7 @@ def read_import(path: Path, origin: Origin) -> Imported:
         raise ImportedFileError(
             f"{path}: not UTF-8 text ({error.reason} at byte {error.start}); save it as UTF-8"
         ) from error
-    if form is Format.PER_PROMPT:
+    if form is Format.SPECULATION_RECORDS:
         return _per_prompt(path, text, origin)
     return _llama_bench(path, form, text, origin)
 
@@ -220,18 +227,16 @@ def _per_prompt(path: Path, text: str, origin: Origin) -> Imported:
             for number, record in enumerate(run.get("records", []))
         ]
         kind = ArmKind.BASELINE if speculation == "none" else ArmKind.CANDIDATE
-        for row in rows:
-            row |= common | {
-                "backend": backend,
-                "arm_kind": kind,
-                "speculation": speculation,
-                "engagement": engagement_of(speculation, row["draft_tokens"]),
-                "model": redact(target),
-                "quantization": quantization(target),
-                "source": origin.source,
-                "licence": origin.licence,
-            }
-        measurements += rows
+        of_run = common | {
+            "backend": backend,
+            "arm_kind": kind,
+            "speculation": speculation,
+            "model": redact(target),
+            "quantization": quantization(target),
+            "source": origin.source,
+            "licence": origin.licence,
+        }
+        measurements += [row | of_run | {"engagement": engagement_of(speculation, row["draft_tokens"])} for row in rows]
         drafted = sum(row["draft_tokens"] or 0 for row in rows)
         ended = _outcome(status)
         outcomes.append(
@@ -252,7 +257,7 @@ def _per_prompt(path: Path, text: str, origin: Origin) -> Imported:
     capability = re.search(r"sm_(\d)(\d)", gpu)
     hosts |= {"compute_capability": f"{capability[1]}.{capability[2]}" if capability else "", "record": origin.path}
     hosts |= {"source": origin.source, "licence": origin.licence}
-    return Imported(Format.PER_PROMPT, tuple(measurements), tuple(outcomes), (hosts,), (ONE_RUN,))
+    return Imported(Format.SPECULATION_RECORDS, tuple(measurements), tuple(outcomes), (hosts,), (ONE_RUN,))
 
 
 def _prompt_row(path: Path, where: str, record: Any, number: int) -> dict[str, Any]:
@@ -343,9 +348,9 @@ def _llama_bench(path: Path, form: Format, text: str, origin: Origin) -> Importe
 
 # What a reader needs to compare two llama-bench results; all else of an entry is either a figure or a path.
 _SETTINGS = frozenset(
-    "n_batch n_ubatch n_threads type_k type_v n_gpu_layers n_cpu_moe split_mode main_gpu no_kv_offload flash_attn "
-    "use_mmap use_direct_io load_mode embeddings no_op_offload no_host fit_target fit_min_ctx repack n_depth "
-    "build_commit model_type model_size model_n_params avg_ts stddev_ts".split()
+    """n_batch n_ubatch n_threads type_k type_v n_gpu_layers n_cpu_moe split_mode main_gpu no_kv_offload flash_attn
+    use_mmap use_direct_io load_mode embeddings no_op_offload no_host fit_target fit_min_ctx repack n_depth build_commit
+    model_type model_size model_n_params avg_ts stddev_ts""".split()  # noqa: SIM905 - as the source lists them
 )
 
 
@@ -445,7 +450,8 @@ def _entries(path: Path, form: Format, text: str) -> Iterator[Mapping[str, Any]]
 
 
 def _json_entries(path: Path, text: str) -> Sequence[Any]:
-    value = _decode(path, text[text.index("[") :] if "[" in text else text)
+    start = re.search(r"^\[", text, re.M)  # lines of a log may stand before it
+    value = _decode(path, text[start.start() :] if start else text)
     if not isinstance(value, list):
         raise ImportedFileError(f"{path}: holds a {type(value).__name__}, llama-bench prints a list; fetch it again")
     return value
@@ -459,7 +465,7 @@ def _jsonl_entries(path: Path, text: str) -> Iterator[Any]:
 
 def _csv_entries(path: Path, text: str) -> Iterator[Any]:
     lines = text.splitlines(keepends=True)
-    start = next(i for i, line in enumerate(lines) if "build_number" in line)
+    start = next(i for i, line in enumerate(lines) if _CSV_HEAD.match(line))
     reader = csv.DictReader(io.StringIO("".join(lines[start:])), strict=True)
     try:
         for row in reader:
