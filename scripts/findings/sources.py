@@ -29,7 +29,7 @@ from findings.cache import (
 from findings.config import Mirror, MirrorKind, Model, ModelFormat, Source
 from findings.download import TRANSIENT, FetchError, Patience
 from findings.mirrors import Place, Wanted, fetch_from, where
-from findings.records import Kind, Outcome, Record, utc_now
+from findings.records import Kind, Outcome, Record, sha256_file, utc_now
 
 __all__ = ["cache_root", "ensure_archive", "ensure_model", "ensure_unpacked", "model_path", "source_path"]
 
@@ -210,8 +210,34 @@ def checkpoint_key(files: Sequence[tuple[str, str]]) -> str:
     return hashlib.sha256(lines.encode("utf-8")).hexdigest()
 
 
+def _pinned_by_project(model: Model, root: Path) -> Model:
+    """`model` with the sha256 and sizes that its unpinned files have in the project itself.
+
+    A checkpoint that is committed with the project needs no second pin: the commit is one. Others stay unpinned.
+    """
+    for mirror in model.mirrors:
+        if mirror.kind is MirrorKind.PATH:
+            folder = root / relative_parts(mirror.path)
+            if all((folder / relative_parts(file.name)).is_file() for file in model.files):
+                files = [(file, folder / file.name) for file in model.files]
+                return replace(
+                    model,
+                    files=tuple(
+                        replace(
+                            file,
+                            sha256=file.sha256 or sha256_file(path),
+                            size_bytes=file.size_bytes or path.stat().st_size,
+                        )
+                        for file, path in files
+                    ),
+                )
+    return model
+
+
 def _checkpoint(job: _Job, model: Model) -> Record:
     """All files of a checkpoint into one folder, each verified."""
+    if any(file.sha256 is None for file in model.files):
+        model = _pinned_by_project(model, job.place.root)
     if not model.files or any(file.sha256 is None for file in model.files):
         return job.record(Outcome.UNAVAILABLE, f"{model.title or model.id}: {NO_LOCK}")
     pins = [(str(relative_parts(file.name)), file.sha256 or "") for file in model.files]

@@ -241,6 +241,21 @@ def test_checkpoint_from_a_folder_of_the_project(project: Path, tmp_path: Path) 
     assert ensure_model(made, tmp_path / "cache", project).detail["reused"] is True
 
 
+def test_checkpoint_of_the_project_needs_no_pin_and_an_edit_is_another_checkpoint(
+    project: Path, tmp_path: Path
+) -> None:
+    place = Mirror(MirrorKind.PATH, path="data")
+    made = Model("c", "C", ModelFormat.CHECKPOINT, files=(ModelFile("m.gguf"),), mirrors=(place,))
+    first = ensure_model(made, tmp_path / "cache", project)
+    assert first.detail["files"] == [{"name": "m.gguf", "sha256": SHA256, "size_bytes": len(DATA)}]
+    (project / "data" / "m.gguf").write_bytes(b"new")
+    second = ensure_model(made, tmp_path / "cache", project)
+    assert (model_path(second, tmp_path / "cache") / "m.gguf").read_bytes() == b"new"
+    assert (model_path(first, tmp_path / "cache") / "m.gguf").read_bytes() == DATA
+    (project / "data" / "m.gguf").unlink()
+    assert ensure_model(made, tmp_path / "cache", project).outcome is Outcome.UNAVAILABLE
+
+
 # --- packages ----------------------------------------------------------------------------------------------------
 
 
