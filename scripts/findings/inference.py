@@ -338,19 +338,19 @@ def blocks_needed(mean: float, sd: float, plan: SequentialPlan, at_least: int = 
     and at least 2; None above 1000 (the effect lies at a bound, or the noise is too large).
     """
     last = len(plan.looks) - 1
-    missing_power = 1.0 - PLANNING_POWER
-    ways = [
-        (mean - plan.upper_margin, plan.two_sided_level(last), missing_power),
-        (-mean, plan.two_sided_level(last), missing_power),
-    ]
+    lost = 1.0 - PLANNING_POWER
     nearest = min(plan.upper_margin - mean, mean - plan.lower_margin)
-    ways.append((nearest, plan.equivalence_level(last), missing_power / 2.0))
+    ways = (
+        (mean - plan.upper_margin, plan.two_sided_level(last), lost),
+        (-mean, plan.two_sided_level(last), lost),
+        (nearest, plan.equivalence_level(last), lost / 2.0),
+    )
     sizes = np.arange(max(2, at_least + 1), MOST_BLOCKS + 1)
-    for size in sizes:
-        for gap, level, lost in ways:
-            if gap > 0 and gap >= -(stdtrit(size - 1, level) + stdtrit(size - 1, lost)) * sd / math.sqrt(size):
-                return int(size)
-    return None
+    enough = np.zeros(sizes.size, dtype=np.bool_)
+    for gap, level, unlucky in ways:
+        reach = -(stdtrit(sizes - 1, level) + stdtrit(sizes - 1, unlucky)) * sd / np.sqrt(sizes)
+        enough |= (gap > 0) & (gap >= reach)
+    return int(sizes[np.argmax(enough)]) if enough.any() else None
 
 
 def holm(p_values: Mapping[str, float], alpha: float = 0.05) -> dict[str, bool]:

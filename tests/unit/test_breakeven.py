@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from findings.breakeven import (
@@ -100,6 +100,7 @@ def test_with_that_cost_no_acceptance_pays() -> None:
         assert 35 * predicted_speedup(curve, 3, per_round) == pytest.approx(speed, rel=0.06)
 
 
+@settings(deadline=None)
 @given(CHANCES, DRAFTS)
 def test_conditional_and_tokens_are_inverse(p: float, drafted: int) -> None:
     per_round = tokens_per_round(p, drafted)
@@ -109,6 +110,7 @@ def test_conditional_and_tokens_are_inverse(p: float, drafted: int) -> None:
     assert 1 <= per_round <= drafted + 1
 
 
+@settings(deadline=None)
 @given(CHANCES, DRAFTS)
 def test_acceptance_is_never_above_the_conditional_one(p: float, drafted: int) -> None:
     found = acceptance_from_conditional(p, drafted)
@@ -116,6 +118,7 @@ def test_acceptance_is_never_above_the_conditional_one(p: float, drafted: int) -
     assert conditional_from_acceptance(found, drafted) == pytest.approx(p, abs=1e-6)
 
 
+@settings(deadline=None)
 @given(st.floats(0.001, 1), st.floats(0, 1), st.floats(1, 8), DRAFTS)
 def test_at_the_needed_acceptance_the_speedup_is_one(plain: float, c: float, v: float, drafted: int) -> None:
     curve = CostCurve({1: plain, drafted + 1: plain * v}, plain * c)

@@ -6,7 +6,7 @@ from collections import Counter
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from findings.design import cycle_length, order_for_block, williams_orders
@@ -24,6 +24,7 @@ def cycle(arms: list[str], seed: int, number: int = 0) -> list[list[str]]:
     return [order_for_block(arms, number * length + i + 1, seed) for i in range(length)]
 
 
+@settings(deadline=None)
 @given(ARM_COUNTS)
 def test_rows_of_the_design(arms: int) -> None:
     rows = williams_orders(arms)
@@ -31,11 +32,13 @@ def test_rows_of_the_design(arms: int) -> None:
     assert all(sorted(row) == list(range(arms)) for row in rows)
 
 
+@settings(deadline=None)
 @given(ARM_COUNTS, SEEDS, st.integers(1, 200))
 def test_every_arm_runs_once_per_block(arms: int, seed: int, block: int) -> None:
     assert sorted(order_for_block(names(arms), block, seed)) == names(arms)
 
 
+@settings(deadline=None)
 @given(st.integers(2, 9), SEEDS, st.integers(0, 3))
 def test_positions_and_carry_over_are_balanced_over_a_cycle(arms: int, seed: int, number: int) -> None:
     orders = cycle(names(arms), seed, number)
@@ -47,6 +50,7 @@ def test_positions_and_carry_over_are_balanced_over_a_cycle(arms: int, seed: int
     assert len(set(followers.values())) == 1
 
 
+@settings(deadline=None)
 @given(st.integers(2, 9), SEEDS, st.integers(0, 5))
 def test_positions_are_balanced_over_each_group_of_as_many_blocks_as_arms(arms: int, seed: int, group: int) -> None:
     orders = [order_for_block(names(arms), group * arms + i + 1, seed) for i in range(arms)]
@@ -54,12 +58,14 @@ def test_positions_are_balanced_over_each_group_of_as_many_blocks_as_arms(arms: 
         assert {order[position] for order in orders} == set(names(arms))
 
 
+@settings(deadline=None)
 @given(SEEDS)
 def test_two_arms_are_abba(seed: int) -> None:
     one, two = cycle(["a", "b"], seed)
     assert one == list(reversed(two))
 
 
+@settings(deadline=None)
 @given(ARM_COUNTS, SEEDS, st.integers(1, 60))
 def test_the_seed_decides_and_the_order_of_the_names_does_not(arms: int, seed: int, block: int) -> None:
     assert order_for_block(names(arms), block, seed) == order_for_block(names(arms)[::-1], block, seed)

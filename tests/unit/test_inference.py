@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -183,6 +183,7 @@ def test_pays_is_the_same_evidence_with_the_words_exchanged() -> None:
         assert one.leaning is expected
 
 
+@settings(deadline=None)
 @given(VALUES, st.sampled_from(list(Claim)), st.integers(1, 6))
 def test_any_data_give_a_whole_decision(d: list[float], claim: Claim, family: int) -> None:
     plan = SequentialPlan(family=family)
@@ -201,6 +202,7 @@ def test_any_data_give_a_whole_decision(d: list[float], claim: Claim, family: in
         assert found.interval.low > plan.upper_margin if gains else found.interval.high < plan.upper_margin
 
 
+@settings(deadline=None)
 @given(VALUES)
 def test_an_open_decision_has_a_p_value_above_the_line(d: list[float]) -> None:
     found = analyse(d, PLAN)
@@ -306,6 +308,7 @@ def test_holm_by_hand() -> None:
         holm({"x": NAN})
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=8), st.floats(0.01, 0.2))
 def test_holm_lies_between_bonferroni_and_no_correction(p: list[float], alpha: float) -> None:
     values = {str(i): value for i, value in enumerate(p)}
