@@ -48,11 +48,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (OSError, ValueError) as error:
         print(f"simulate: {error}", file=sys.stderr)
         return 2
-    for name, part in PARTS.items():
-        print(f"\n{name}\n{part(results)}")
     if not options.from_stored:
         write_text(options.stored, json.dumps(results, indent=1) + "\n")
     write_text(options.document, written)
+    for name, part in PARTS.items():
+        print(f"\n{name}\n{part(results)}")
     return 0
 
 
