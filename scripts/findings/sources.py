@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -16,6 +17,7 @@ from typing import Any
 
 from findings import archives
 from findings.cache import (
+    MIB,
     CacheError,
     cache_root,
     exclusive,
@@ -132,6 +134,8 @@ def ensure_unpacked(record: Record, cache: Path, inside: str) -> Path:
     try:
         with exclusive(cache, target.name, f"unpack {record.subject}"):
             if not target.is_dir():
+                for leftover in target.parent.glob(f".{target.name}.*.part"):
+                    shutil.rmtree(leftover, ignore_errors=True)
                 say(f"unpack {record.subject}", f"{archive.name}: {inside or 'everything'}")
                 archives.unpack(archive, inside, target)
     except OSError as error:
@@ -178,7 +182,8 @@ def _from_any(job: _Job, wanted: Wanted, mirrors: Sequence[Mirror], target: Path
     for mirror in mirrors:
         clock = time.monotonic()
         tried = Tried(mirror.kind.value, where(mirror, wanted.name), Outcome.OK.value, file=wanted.name)
-        say(wanted.label, f"from {mirror.kind.value}: {tried.where}")
+        size = f", {wanted.size_bytes / MIB:.1f} MiB" if wanted.size_bytes else ""
+        say(wanted.label, f"from {mirror.kind.value}: {tried.where}{size}")
         try:
             fetched = fetch_from(mirror, wanted, part, job.place)
         except FetchError as error:
