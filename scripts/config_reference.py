@@ -18,7 +18,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     readme = options.root / "config/README.md"
     text = readme.read_text(encoding="utf-8")
-    wanted = with_reference(text, reference(options.root))
+    wanted = with_reference(text, reference())
     if text == wanted:
         return 0
     if options.check:

@@ -706,7 +706,7 @@ def load_configuration(
     return _assemble(root, checked_documents(root, overrides or {}, use_lock=use_lock))
 
 
-def build(cls: type[Any], document: Mapping[str, Any]) -> Any:
+def build(cls: Any, document: Mapping[str, Any]) -> Any:
     """An object of a dataclass from a checked mapping: nested dataclasses, tuples, mappings and enums by annotation."""
     hints = _hints(cls)
     names = [item.name for item in dataclasses.fields(cls)]
@@ -714,7 +714,7 @@ def build(cls: type[Any], document: Mapping[str, Any]) -> Any:
 
 
 @functools.cache
-def _hints(cls: type[Any]) -> dict[str, Any]:
+def _hints(cls: Any) -> dict[str, Any]:
     return get_type_hints(cls)
 
 

@@ -67,15 +67,15 @@ def checked_documents(root: Path, overrides: Mapping[str, Any], *, use_lock: boo
     if isinstance(raw, dict):
         raw = {**raw, **overrides}
     source = "config/config.yaml" + (" (with --config or --configfile)" if overrides else "")
-    documents["config"] = _checked(root, raw, source, "config", errors)
+    documents["config"] = _checked(raw, source, "config", errors)
     for name in FILES:
         file = f"config/{name}.yaml"
-        documents[name] = _checked(root, _read(root, file, errors, read), file, name, errors)
+        documents[name] = _checked(_read(root, file, errors, read), file, name, errors)
     study = raw.get("study") if isinstance(raw, dict) else None
     documents["study"] = _study(root, study, errors, read) if isinstance(study, str) else None
     lock = f"config/{study}.lock.yaml"
     if use_lock and documents["study"] and (root / lock).exists():
-        locked = _checked(root, _read(root, lock, errors, read), lock, "lock", errors)
+        locked = _checked(_read(root, lock, errors, read), lock, "lock", errors)
         if locked and documents["models"]:
             errors += _apply_lock(documents["models"]["models"], locked, lock)
     if documents["prompts"]:
@@ -101,11 +101,11 @@ def _read(root: Path, file: str, errors: list[str], read: list[Path]) -> Any:
     return document
 
 
-def _checked(root: Path, document: Any, file: str, name: str, errors: list[str]) -> Any:
+def _checked(document: Any, file: str, name: str, errors: list[str]) -> Any:
     """The document with defaults where it fits its schema, or None after adding to `errors`."""
     if document is None:
         return None
-    schema = load_schema(root, name)
+    schema = load_schema(name)
     found = [*schema_errors(schema, document, file), *duplicate_ids(document, file)]
     errors += found
     return None if found else with_defaults(schema, schema, document)
@@ -117,7 +117,7 @@ def _study(root: Path, study: str, errors: list[str], read: list[Path]) -> Any:
         errors.append(f"config/config.yaml: study: {shorten(study)} is not a study{did_you_mean(study, known)}")
         return None
     file = f"config/studies/{study}.yaml"
-    document = _checked(root, _read(root, file, errors, read), file, "study", errors)
+    document = _checked(_read(root, file, errors, read), file, "study", errors)
     if document and document["id"] != study:
         errors.append(f"{file}: id: {shorten(document['id'])} is not the file's name; write {study}")
     return document
@@ -425,6 +425,7 @@ def _study_errors(documents: Mapping[str, Any]) -> list[str]:
     looks, last = study["protocol"]["looks"], study["protocol"]["max_blocks"]
     if sorted(set(looks)) != looks or (looks and looks[-1] != last):
         errors.append(f"{file}: protocol.looks: {looks} must rise and end with max_blocks {last}")
+    needed: set[str] = set()
     per_class = Counter(prompt["prompt_class"] for prompt in documents["prompts"]["prompts"])
     for name, plan in study["attempts"].items():
         where = f"{file}: attempts.{name}"
@@ -434,15 +435,16 @@ def _study_errors(documents: Mapping[str, Any]) -> list[str]:
         if attempt is None:
             continue
         errors += _plan_errors(where, plan, attempt, {**study["roles"], **plan["roles"]}, documents)
-        classes = {item for arm in attempt["arms"] for item in arm["prompt_classes"]}
-        needed = classes | set(plan["prompt_classes"] or study["prompt_classes"])
         if plan["measure"] or plan["load"]:
-            for item in sorted(needed):
-                if per_class[item] < study["protocol"]["prompts_per_class"]:
-                    errors.append(
-                        f"{where}: class {item} has {per_class[item]} prompts, the study takes "
-                        f"{study['protocol']['prompts_per_class']}; add some to config/prompts.yaml"
-                    )
+            needed |= {item for arm in attempt["arms"] for item in arm["prompt_classes"]}
+            needed |= set(plan["prompt_classes"] or study["prompt_classes"])
+    wanted = study["protocol"]["prompts_per_class"]
+    short = [f"{item} {per_class[item]}" for item in sorted(needed) if per_class[item] < wanted]
+    if short:
+        errors.append(
+            f"{file}: protocol.prompts_per_class: {wanted} is more than config/prompts.yaml has: {', '.join(short)}; "
+            "add prompts there or take fewer"
+        )
     waits = [model["id"] for model in models.values() if not model["locked"]]
     used = {*study["roles"].values(), *(role for plan in study["attempts"].values() for role in plan["roles"].values())}
     if not study["needs_lock"]:

@@ -16,7 +16,8 @@ import jsonschema
 
 from findings.config_read import ReadError, read_yaml
 
-SCHEMA_FOLDER = Path("workflow/schemas")
+# Schemas belong to the program, wherever the configuration lies that is checked with them.
+SCHEMA_FOLDER = Path(__file__).parents[2] / "workflow/schemas"
 SCHEMA_NAMES = (
     "config",
     "study",
@@ -31,10 +32,10 @@ SCHEMA_NAMES = (
 
 
 @functools.cache
-def load_schema(root: Path, name: str) -> dict[str, Any]:
+def load_schema(name: str) -> dict[str, Any]:
     """A schema with the shared definitions merged in. Raises ReadError when a file of the program itself is broken."""
-    schema: dict[str, Any] = read_yaml(root / SCHEMA_FOLDER / f"{name}.schema.yaml")
-    common = read_yaml(root / SCHEMA_FOLDER / "common.schema.yaml")
+    schema: dict[str, Any] = read_yaml(SCHEMA_FOLDER / f"{name}.schema.yaml")
+    common = read_yaml(SCHEMA_FOLDER / "common.schema.yaml")
     return {**schema, "$defs": {**common["$defs"], **schema.get("$defs", {})}}
 
 
@@ -278,11 +279,11 @@ def _allowed(part: Mapping[str, Any]) -> str:
     return f"{above}{low} to {below}{high}"
 
 
-def reference(root: Path) -> str:
+def reference() -> str:
     """The tables of config/README.md: for each file, every key with type, unit, default, allowed values and meaning."""
     lines: list[str] = []
     for name in SCHEMA_NAMES:
-        schema = load_schema(root, name)
+        schema = load_schema(name)
         lines += ["", f"### {schema['file']}", "", schema["description"].strip(), ""]
         lines += ["| key | type | unit | default | allowed | meaning |", "|---|---|---|---|---|---|"]
         for key in keys(schema):
