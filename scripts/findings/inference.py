@@ -46,6 +46,13 @@ class Verdict(StrEnum):
     NOT_TESTABLE = "not_testable"
 
 
+class Metric(StrEnum):
+    """Which speed is compared: that of generated tokens, or that of reading the prompt."""
+
+    GENERATION = "tg"
+    PROMPT = "pp"
+
+
 DOES_NOT_PAY: Final = Claim.DOES_NOT_PAY
 PAYS: Final = Claim.PAYS
 
@@ -55,25 +62,26 @@ PAYS: Final = Claim.PAYS
 
 @dataclass(frozen=True)
 class Request:
-    """One counted request: what was asked, and how many tokens were generated in how many seconds.
+    """One counted request: what was asked, and how many tokens took how many seconds (generated, or of the prompt).
 
     `ok` is false where the request failed; its prompt then still counts as asked.
     """
 
     prompt_id: str
     prompt_class: str
-    predicted_tokens: int
-    predicted_s: float
+    tokens: int
+    seconds: float
     ok: bool = True
 
 
-def requests_of_arm(arm: Mapping[str, Any]) -> list[Request]:
+def requests_of_arm(arm: Mapping[str, Any], metric: Metric = Metric.GENERATION) -> list[Request]:
     """The counted requests of one arm of a block record (warm-ups are left out, failed ones are kept as failed)."""
+    part = "predicted" if metric is Metric.GENERATION else "prompt"
     requests = []
     for raw in arm.get("requests", ()):
         if not raw.get("counted", True):
             continue
-        tokens, milliseconds = raw.get("predicted_n") or 0, raw.get("predicted_ms") or 0.0
+        tokens, milliseconds = raw.get(f"{part}_n") or 0, raw.get(f"{part}_ms") or 0.0
         ok = raw.get("outcome", "ok") == "ok" and tokens > 0 and milliseconds > 0
         requests.append(Request(raw["prompt_id"], raw["prompt_class"], int(tokens), float(milliseconds) / 1000.0, ok))
     return requests
@@ -87,7 +95,7 @@ def class_speed(requests: Sequence[Request]) -> float:
     """
     if not requests or not all(request.ok for request in requests):
         return math.nan
-    return sum(r.predicted_tokens for r in requests) / sum(r.predicted_s for r in requests)
+    return sum(r.tokens for r in requests) / sum(r.seconds for r in requests)
 
 
 def block_effects(arm: Sequence[Request], baseline: Sequence[Request]) -> dict[str, float]:
@@ -111,7 +119,9 @@ def block_effects(arm: Sequence[Request], baseline: Sequence[Request]) -> dict[s
     return effects
 
 
-def effects_of_block(detail: Mapping[str, Any], baseline: str = "baseline") -> dict[str, dict[str, float]]:
+def effects_of_block(
+    detail: Mapping[str, Any], baseline: str = "baseline", metric: Metric = Metric.GENERATION
+) -> dict[str, dict[str, float]]:
     """d of every arm of one block record: {arm: {prompt class or "all": ln ratio}}; the baseline itself is left out.
 
     `detail` is the `detail` of a record of kind `block`. An arm that did not end well (outcome not `ok`), or whose
@@ -123,7 +133,7 @@ def effects_of_block(detail: Mapping[str, Any], baseline: str = "baseline") -> d
     for name, arm in arms.items():
         if name == baseline:
             continue
-        found = block_effects(requests_of_arm(arm), requests_of_arm(reference))
+        found = block_effects(requests_of_arm(arm, metric), requests_of_arm(reference, metric))
         usable = arm.get("outcome", "ok") == "ok" and reference.get("outcome", "ok") == "ok"
         effects[name] = found if usable else dict.fromkeys(found, math.nan)
     return effects

@@ -16,6 +16,7 @@ from findings.inference import (
     PAYS,
     Claim,
     Decision,
+    Metric,
     Request,
     SequentialPlan,
     Verdict,
@@ -85,7 +86,7 @@ def arm_of_record(speed: float, outcome: str = "ok") -> dict[str, Any]:
     def one(prompt: str, counted: bool) -> dict[str, Any]:
         milliseconds = 64_000 / speed if counted else 9e9
         return {"prompt_id": prompt, "prompt_class": "prose", "counted": counted, "outcome": "ok", "predicted_n": 64,
-                "predicted_ms": milliseconds}  # fmt: skip
+                "predicted_ms": milliseconds, "prompt_n": 100, "prompt_ms": 10 * speed}  # fmt: skip
 
     return {"outcome": outcome, "requests": [one("warm-up", False), one("prose-1", True)]}
 
@@ -99,6 +100,13 @@ def test_effects_come_from_the_block_record_and_warm_up_is_left_out() -> None:
     assert found["draft"]["all"] == pytest.approx(math.log(0.87))
     assert math.isnan(found["dead"]["all"])
     assert [r.prompt_id for r in requests_of_arm(arm_of_record(20.0))] == ["prose-1"]
+
+
+def test_the_speed_of_reading_the_prompt_is_another_metric() -> None:
+    detail = {"arms": {"baseline": arm_of_record(20.0), "vulkan": arm_of_record(40.0)}}
+    assert effects_of_block(detail)["vulkan"]["all"] == pytest.approx(math.log(2))
+    assert effects_of_block(detail, metric=Metric.PROMPT)["vulkan"]["all"] == pytest.approx(-math.log(2))
+    assert Metric("pp") is Metric.PROMPT
 
 
 # --- the plan ----------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,7 +22,7 @@ from scipy.special import ndtr
 from builders import arm_run, block, request
 from findings import design, effects, gates, inference, session, simulation, verdicts
 from findings.blocks import ArmRun, Block, block_to_json
-from findings.config import FindingKind, SpeculationType
+from findings.config import Configuration, load_configuration
 from findings.gates import Gate
 from findings.inference import GateResult, Request, SequentialPlan, Verdict
 from findings.records import Engagement, Kind, Outcome, Record
@@ -77,45 +78,29 @@ def around(effect: float, blocks: int = 4) -> list[float]:
     return [math.log1p(effect) + jitter(number, 0) for number in range(blocks)]
 
 
-def configuration(looks: tuple[int, ...]) -> Any:
-    """What `judge_speed` asks of a configuration."""
-    arms = [
-        SimpleNamespace(id=name, kind=kind, speculation=SimpleNamespace(type=speculation))
-        for name, kind, speculation in (
-            ("baseline", "baseline", SpeculationType.NONE),
-            ("null", "null", SpeculationType.NONE),
-            ("list", "positive_control", SpeculationType.NGRAM_SIMPLE),
-            ("draft", "candidate", SpeculationType.DRAFT_SIMPLE),
-        )
-    ]
-    attempt = SimpleNamespace(arms=arms, arm=lambda name: next(arm for arm in arms if arm.id == name))
-    protocol = SimpleNamespace(looks=looks, alpha=0.05, margin=0.05, equivalence_level=0.90, predict_tokens=64)
-    return SimpleNamespace(
-        study=SimpleNamespace(id="s", protocol=protocol, attempts={"a": SimpleNamespace(measure=["e"])}),
-        engines={"e": SimpleNamespace(build=1)},
-        attempts={"a": attempt},
-        findings={},
-    )
+ATTEMPT, FINDING = "attempt_2", "attempt_2_does_not_pay"
+REPOSITORY = load_configuration(Path(__file__).resolve().parents[2])
+
+
+def configuration(looks: tuple[int, ...], prompt_class: str) -> Configuration:
+    """The repository's own, with these looks and one finding alone."""
+    protocol = replace(REPOSITORY.study.protocol, looks=looks, max_blocks=looks[-1], predict_tokens=64)
+    finding = replace(REPOSITORY.findings[FINDING], prompt_class=prompt_class)
+    return replace(REPOSITORY, study=replace(REPOSITORY.study, protocol=protocol), findings={FINDING: finding})
 
 
 def judged(blocks: Sequence[Block], looks: tuple[int, ...] = (4, 8), prompt_class: str = "all") -> Judgement:
     """The verdict of these blocks, by the way that recorded ones take."""
-    finding: Any = SimpleNamespace(
-        id="f",
-        attempt="a",
-        arm="draft",
-        prompt_class=prompt_class,
-        kind=FindingKind.DOES_NOT_PAY,
-        would_make_testable="",
-    )
-    arms = {name: {"outcome": "ok", "reason": ""} for name in ("baseline", "null", "list", "draft")}
-    records = {
-        "measure/a/e/session.json": Record(Kind.SESSION, "a/e", Outcome.OK, detail={"run": "run-001", "arms": arms})
-    }
+    settings = configuration(looks, prompt_class)
+    (engine,) = settings.study.attempts[ATTEMPT].measure
+    arms = {arm.id: {"outcome": "ok", "reason": ""} for arm in settings.arms_of(ATTEMPT)}
+    folder = f"measure/{ATTEMPT}/{engine}"
+    session_record = Record(Kind.SESSION, "", Outcome.OK, detail={"run": "run-001", "arms": arms})
+    records = {f"{folder}/session.json": session_record}
     for item in blocks:
-        path = f"measure/a/e/run-001/block-{item.block:03d}.json"
-        records[path] = Record(Kind.BLOCK, f"a/e/{item.block}", Outcome.OK, detail=block_to_json(item))
-    (found,) = verdicts.judge_speed(configuration(looks), finding, HostRecords("h", records))
+        path = f"{folder}/run-001/block-{item.block:03d}.json"
+        records[path] = Record(Kind.BLOCK, path, Outcome.OK, detail=block_to_json(item))
+    (found,) = verdicts.judge_speed(settings, settings.findings[FINDING], HostRecords("h", records))
     return found
 
 
@@ -358,7 +343,7 @@ def drop_outliers(patch: Patch) -> None:
 
 def mean_of_rates(patch: Patch) -> None:
     def mean(requests: Sequence[Request]) -> float:
-        return sum(r.predicted_tokens / r.predicted_s for r in requests) / len(requests)
+        return sum(r.tokens / r.seconds for r in requests) / len(requests)
 
     patch.setattr(inference, "class_speed", mean)
 
@@ -445,7 +430,7 @@ def count_the_warm_up(patch: Patch) -> None:
     patch.setattr(
         inference,
         "requests_of_arm",
-        lambda arm: real({"requests": [dict(raw, counted=True) for raw in arm.get("requests", ())]}),
+        lambda arm, *more: real({"requests": [dict(raw, counted=True) for raw in arm.get("requests", ())]}, *more),
     )
 
 
