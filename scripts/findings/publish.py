@@ -45,6 +45,7 @@ def render_document(story: Story, figures: str, scanned: Scanned) -> str:
         figures=figures,
         attestation=attestation(scanned),
         digest_length=DIGEST_LENGTH,
+        digest_kind="sha256",
         cores=1,
         has_measured=any(item.panels for item in story.attempts),
         has_timeline=any(item.outcomes for item in story.attempts),

@@ -92,6 +92,7 @@ def render_report(story: Story, images: Mapping[str, Image], scanned: Scanned) -
         title=story.configuration.published.document.title,
         images=images,
         leading=leading,
+        unjudged=[finding.finding.title for finding in story.findings if not finding.lines],
         style=Markup(style),  # noqa: S704 - our own file, allowed by its hash
         script=Markup(script),  # noqa: S704
         style_hash=_hash(style),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -104,7 +105,8 @@ def host_name(configuration: Configuration, host: str) -> str:
     known = configuration.published.hosts.get(host)
     if known is None:
         return host or "not stated"
-    return known.label if known.gpu in known.label else f"{known.label} ({known.gpu})"
+    same = re.sub(r"[^a-z0-9]", "", known.gpu.lower()) == re.sub(r"[^a-z0-9]", "", known.label.lower())
+    return known.gpu if same else f"{known.label} ({known.gpu})"
 
 
 def facts(line: OutcomeLine) -> str:
@@ -218,6 +220,7 @@ def helpers(story: Story) -> dict[str, Any]:
         "facts": facts,
         "where": where,
         "shows_cause": shows_cause,
+        "loose": [f for f in story.findings if f.finding.attempt not in configuration.attempts],
         "host_name": lambda host: host_name(configuration, host),
         "claims": claim_lines(configuration.published),
         "credits": credits_of(story.imported),
