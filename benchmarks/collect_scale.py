@@ -120,11 +120,12 @@ def _collect(records: Path, out: Path) -> int:
     configuration = SimpleNamespace(
         settings=SimpleNamespace(imports=()), engines={}, converters={}, models={}, published=nothing, root=Path()
     )
-    began = time.monotonic()
+    began, cpu = time.monotonic(), time.process_time()
     done = collect(configuration, gather(configuration, records), out)  # type: ignore[arg-type] # no file of config/ needed
-    seconds = time.monotonic() - began
+    seconds, cpu = time.monotonic() - began, time.process_time() - cpu
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    print(json.dumps({"seconds": seconds, "rows": done.rows["measurements"], "files": done.files, "peak_bytes": peak}))
+    counts = {"rows": done.rows["measurements"], "files": done.files}
+    print(json.dumps(counts | {"seconds": seconds, "cpu_seconds": cpu, "peak_bytes": peak}))
     return 0
 
 
@@ -148,7 +149,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     result = json.loads(done.stdout)
     print(
         f"{result['rows']} rows from {result['files']} files in {result['seconds']:.1f} s "
-        f"({result['rows'] / result['seconds']:.0f} rows/s), peak {result['peak_bytes'] / 2**20:.0f} MiB"
+        f"({result['rows'] / result['seconds']:.0f} rows/s; {result['cpu_seconds']:.1f} s of processor time), "
+        f"peak {result['peak_bytes'] / 2**20:.0f} MiB"
     )
     return 0
 
