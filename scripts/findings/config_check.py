@@ -485,6 +485,13 @@ def _plan_errors(
     for key in ("measure", "load", "probe"):
         for name in plan[key]:
             errors += _unknown(f"{where}.{key}", name, engines, "an engine")
+    on_cpu = {item["id"] for item in documents["engines"]["engines"] if item["backend"] == "cpu"}
+    errors += [
+        f"{where}.measure: {shorten(name)} computes on the CPU, but {attempt['id']} requires a GPU; "
+        "take an engine for the GPU, or drop requires.gpu"
+        for name in plan["measure"]
+        if plan["requires"]["gpu"] and name in on_cpu
+    ]
     if (plan["measure"] or plan["load"]) and not attempt["arms"]:
         errors.append(f"{where}: {attempt['id']} has no arms; remove measure and load")
     for name in plan["arms"]:

@@ -371,8 +371,13 @@ MISTAKES: dict[str, tuple[str, Change, tuple[str, ...]]] = {
     ),
     "no alternative engine": (
         "studies/mini.yaml",
-        study_of("backend_switch", measure=["llama.cpp-b11549"]),
-        ("alternatives: 'llama.cpp-b11549' has no alternative",),
+        study_of("backend_switch", alternatives={}),
+        ("alternatives: 'llama.cpp-b11549-cuda' has no alternative",),
+    ),
+    "gpu wanted, engine on the cpu": (
+        "studies/mini.yaml",
+        study_of("attempt_3", measure=["llama.cpp-b11549"]),
+        ("attempts.attempt_3.measure: 'llama.cpp-b11549' computes on the CPU, but attempt_3 requires a GPU",),
     ),
     "unknown finding": (
         "attempts.yaml",
