@@ -111,13 +111,16 @@ def folder_records(root: Path, shown_as: str = "results/records") -> list[Record
 def newest_runs(files: Iterable[RecordFile], *, every_run: bool = False) -> Merged:
     """The files without runs that do not count: interrupted ones, and those that a newer complete run replaced.
 
-    A run is complete when it has complete.json; of several complete ones of a session the highest number counts. With
-    `every_run` all complete runs stay.
+    A run is complete when it has complete.json. Of several complete ones of a session that which session.json names
+    counts (the verdict rests on it), else the highest number. With `every_run` all complete runs stay.
     """
     listed = list(files)
     complete: dict[tuple[str, str], set[str]] = {}
     every: dict[tuple[str, str], set[str]] = {}
+    named: dict[tuple[str, str], str] = {}
     for file in listed:
+        if file.relative == f"{file.unit}/session.json":
+            named[(file.host, file.unit.removeprefix("measure/"))] = _named_run(file)
         if file.run is not None:
             session, run = file.run
             every.setdefault((file.host, session), set()).add(run)
@@ -127,7 +130,8 @@ def newest_runs(files: Iterable[RecordFile], *, every_run: bool = False) -> Merg
     notes = []
     for key, runs in sorted(every.items()):
         done = complete.get(key, set())
-        kept_runs[key] = done if every_run or not done else {max(done, key=_run_number)}
+        newest = named[key] if named.get(key) in done else max(done, key=_run_number, default="")
+        kept_runs[key] = done if every_run or not done else {newest}
         interrupted, replaced = sorted(runs - done), sorted(done - kept_runs[key])
         if interrupted:
             notes.append(f"{key[0]}/{key[1]}: {', '.join(interrupted)} not complete, its blocks are not counted")
@@ -135,6 +139,14 @@ def newest_runs(files: Iterable[RecordFile], *, every_run: bool = False) -> Merg
             notes.append(f"{key[0]}/{key[1]}: {', '.join(replaced)} replaced by {', '.join(kept_runs[key])}")
     kept = [f for f in listed if f.run is None or f.run[1] in kept_runs[(f.host, f.run[0])]]
     return Merged(tuple(sorted(kept, key=lambda f: f.label)), tuple(notes))
+
+
+def _named_run(file: RecordFile) -> str:
+    """The run that a session's record names; "" where it cannot be read (whoever reads the record will say so)."""
+    try:
+        return str(file.json()["detail"]["run"])
+    except (BundleError, KeyError, TypeError):
+        return ""
 
 
 def _run_number(run: str) -> int:

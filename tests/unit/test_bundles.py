@@ -289,6 +289,15 @@ def test_the_newest_complete_run_counts_and_others_are_said(tmp_path: Path) -> N
     assert "run-003/block-001.json" not in names(everything.files)
 
 
+def test_the_run_that_the_session_names_counts_while_a_newer_one_has_no_session_yet(tmp_path: Path) -> None:
+    write_run(tmp_path, HOST, [usual_block(1)], run=1, finished="2026-12-01T00:00:00Z")
+    newer = write_run(tmp_path, HOST, [usual_block(1)], run=2)
+    (newer / "complete.json").write_text('{"finished": "2026-12-02T00:00:00Z"}')
+    assert "run-001/block-001.json" in names(newest_runs(folder_records(tmp_path)).files)
+    (newer.parent / "session.json").write_text("{")
+    assert "run-002/block-001.json" in names(newest_runs(folder_records(tmp_path)).files)
+
+
 def test_run_numbers_are_numbers(tmp_path: Path) -> None:
     write_run(tmp_path, HOST, [usual_block(1)], run=999, finished="2026-12-01T00:00:00Z")
     write_run(tmp_path, HOST, [usual_block(1)], run=1000, finished="2026-12-02T00:00:00Z")
