@@ -21,7 +21,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     what.add_argument("--model", help="id in config/models.yaml")
     what.add_argument("--archive", help="id of a converter or of an engine with an archive, in config/engines.yaml")
     parser.add_argument("--config-root", type=Path, default=Path(), help="the project (default: here)")
-    parser.add_argument("--overrides", default="{}", help="JSON: keys that replace those of config/config.yaml")
+    parser.add_argument(
+        "--overrides", type=json.loads, default={}, help="JSON: keys that replace those of config/config.yaml"
+    )
     parser.add_argument("--host", default="", help="label of this machine, for the record")
     parser.add_argument("--cache", default="", help="cache folder (default: FINDINGS_CACHE, else the configured one)")
     parser.add_argument("--record", type=Path, required=True, help="where to write the record")
@@ -30,7 +32,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def fetch(arguments: argparse.Namespace) -> Record:
     """The record of what was asked for. Raises ConfigurationError for a wrong configuration or an unknown id."""
-    configuration = load_configuration(arguments.config_root, json.loads(arguments.overrides))
+    configuration = load_configuration(arguments.config_root, arguments.overrides)
     cache = Path(arguments.cache).resolve() if arguments.cache else cache_root(configuration.settings.cache)
     root = arguments.config_root.resolve()
     if arguments.model:

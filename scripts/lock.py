@@ -18,11 +18,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--study", default="", help="study (default: that of the configuration)")
     parser.add_argument("--config-root", type=Path, default=Path(), help="the project (default: here)")
-    parser.add_argument("--overrides", default="{}", help="JSON: keys that replace those of config/config.yaml")
+    parser.add_argument(
+        "--overrides", type=json.loads, default={}, help="JSON: keys that replace those of config/config.yaml"
+    )
     parser.add_argument("--host", default="", help="label of this machine, for the record")
     parser.add_argument("--record", type=Path, help="where to write the record (default: nowhere)")
     arguments = parser.parse_args(argv)
-    overrides = json.loads(arguments.overrides) | ({"study": arguments.study} if arguments.study else {})
+    overrides = arguments.overrides | ({"study": arguments.study} if arguments.study else {})
     try:
         configuration = load_configuration(arguments.config_root, overrides, use_lock=False)
     except ConfigurationError as error:

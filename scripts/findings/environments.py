@@ -334,7 +334,10 @@ _SIGNS = (
             "connection broken",
         ),
     ),
-    ("no_wheel", ("no matching distribution", "not a supported wheel", "could not find a version")),
+    (
+        "no_wheel",
+        ("no matching distribution", "not a supported wheel", "could not find a version", "resolutionimpossible"),
+    ),
     ("read_only", ("read-only file system", "permission denied")),
 )
 _MENDS = {

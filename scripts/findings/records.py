@@ -108,7 +108,7 @@ _SECRETS = (
     (re.compile(r"(?i)([?&](?:token|signature|x-amz-[a-z-]+|key-pair-id|policy)=)[^&\s\"']+"), r"\1<removed>"),
     (re.compile(r"(?<=://)[^/\s:@]+:[^/\s@]+@"), "<login>@"),
     # A registry's address says where this machine shops, not what was fetched.
-    (re.compile(r"(?i)https?://[^\s\"'<>]*/simple(?=[/\s\"'<>]|$)[^\s\"'<>]*"), "<package index>"),
+    (re.compile(r"(?i)https?://[^\s\"'<>]*/simple(?=[/\s\"'<>,;)]|$)[^\s\"'<>,;)]*"), "<package index>"),
 )
 _HOME = re.compile(r"(?:/root|/home/[^/\s\"':]+|/Users/[^/\s\"':]+|[A-Za-z]:\\Users\\[^\\\s\"':]+)(?=[/\\\s\"':]|$)")
 

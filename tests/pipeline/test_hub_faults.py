@@ -6,6 +6,7 @@ import hashlib
 import logging
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,14 +18,17 @@ from pathlib import Path
 
 import pytest
 
+import fetch as fetch_command
+import lock as lock_command
 from findings import download
-from findings.config import Mirror, MirrorKind, Model, ModelFile, ModelFormat
+from findings.config import Mirror, MirrorKind, Model, ModelFile, ModelFormat, load_configuration
 from findings.download import Patience
-from findings.lock import read_lock, update_lock
-from findings.records import Outcome, Record, sha256_file, to_json
+from findings.lock import read_lock, update_lock, waiting_models
+from findings.records import Outcome, Record, read_record, sha256_file, to_json
 from findings.sources import checkpoint_key, ensure_model, model_path
 from hubserver import COMMIT, Fault, HubServer
 
+ROOT = Path(__file__).resolve().parent.parent.parent
 TOKEN = "hf_MARKEDTOKENabcdefghijklmnopqrstuvw"
 REPO = "someone/some-model"
 CONTENT = random.Random(7).randbytes(3_000_000)
@@ -523,3 +527,48 @@ def test_one_gated_model_does_not_keep_the_others_from_the_lock(hub: HubServer, 
     record = update_lock([UNLOCKED, CHECKPOINT], path, "pascal", QUICK)
     assert record.outcome is Outcome.UNAVAILABLE
     assert list(read_lock(path)) == ["some-checkpoint"]
+
+
+def test_published_models_are_locked_and_fetched_by_the_commands(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The whole way of the pascal study's models, with the committed configuration and small contents."""
+    project = tmp_path / "project"
+    shutil.copytree(ROOT / "config", project / "config", ignore=shutil.ignore_patterns("*.lock.yaml"))
+    waiting = waiting_models(load_configuration(project, {"study": "pascal"}, use_lock=False))
+    assert waiting
+    repositories: dict[str, dict[str, bytes]] = {}
+    large = set()
+    for model in waiting:
+        mirror = next(m for m in model.mirrors if m.kind is MirrorKind.HUGGINGFACE)
+        for name in [file.name for file in model.files] or [mirror.file or model.file]:
+            repositories.setdefault(mirror.repo, {})[name] = f"{model.id} {name}".encode()
+            if name.endswith((".gguf", ".safetensors")):
+                large.add(name)
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    with HubServer(repositories, frozenset(large)) as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        common = ["--config-root", str(project), "--host", "some-host"]
+        record = tmp_path / "lock.json"
+        assert lock_command.main(["--study", "pascal", *common, "--record", str(record)]) == 0
+        assert read_record(record).outcome is Outcome.OK
+        locked = load_configuration(project, {"study": "pascal"}).models
+        for model in waiting:
+            assert locked[model.id].locked
+            record = tmp_path / f"{model.id}.json"
+            options = ["--model", model.id, *common, "--overrides", '{"study": "pascal"}', "--record", str(record)]
+            assert fetch_command.main([*options, "--cache", str(tmp_path / "cache")]) == 0
+            fetched = read_record(record)
+            assert fetched.reason == ""
+            assert fetched.detail["mirrors"][-1]["commit"] == COMMIT
+            assert fetched.host == "some-host"
+    assert "MARKEDTOKEN" not in "".join(capfd.readouterr())
+    assert not any("MARKEDTOKEN" in path.read_text() for path in tmp_path.rglob("*.json"))
+
+
+def test_unknown_id_is_a_usage_error_and_writes_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    record = tmp_path / "record.json"
+    for what in (["--model", "../../etc"], ["--archive", "no-such"]):
+        assert fetch_command.main([*what, "--config-root", str(ROOT), "--record", str(record)]) == 2
+        assert "config/" in capfd.readouterr().err
+    assert not record.exists()

@@ -173,6 +173,10 @@ def test_missing_lock_and_unsafe_id_are_usage_errors(tmp_path: Path) -> None:
             "no_network",
         ),
         ("ERROR: No matching distribution found for xllamacpp==1\n", "no_wheel"),
+        (
+            "ERROR: Cannot install torch==2.13.0+cpu because ... conflicting\nERROR: ResolutionImpossible: for help\n",
+            "no_wheel",
+        ),
         ("ERROR: Could not install packages due to an OSError: [Errno 30] Read-only file system: '/x'\n", "read_only"),
         ("something else\n", "pip"),
         ("", "pip"),
