@@ -17,6 +17,7 @@ from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any
 
 import requests
+import urllib3
 
 from findings.config import SpeculationType
 from findings.engine.arms import Launch
@@ -95,23 +96,28 @@ def _fetch(
             ) as response,
         ):
             received = bytearray()
-            for piece in response.iter_content(65536):
+            # read1 gives what has come; iter_content would wait for a whole piece, however slowly it dribbles in.
+            while piece := response.raw.read1(65536, decode_content=True):
                 received += piece
                 if len(received) > RESPONSE_LIMIT:
                     raise EngineFailure(Outcome.CRASHED, f"{where}: the answer is longer than {RESPONSE_LIMIT} bytes")
                 if time.monotonic() > deadline:
                     raise EngineFailure(Outcome.TIMED_OUT, f"{where}: the answer did not end within {timeout_s:g} s")
+            expected = response.headers.get("Content-Length", "")
+            if expected.isdigit() and len(received) < int(expected):
+                raise EngineFailure(Outcome.CRASHED, f"{where}: the connection was closed in the middle of the answer")
             return response.status_code, bytes(received)
+    except urllib3.exceptions.ReadTimeoutError as error:
+        raise EngineFailure(Outcome.TIMED_OUT, f"{where}: the answer stopped for {timeout_s:g} s") from error
+    except urllib3.exceptions.HTTPError as error:
+        raise EngineFailure(Outcome.CRASHED, f"{where}: {_broken(error)}") from error
     except requests.Timeout as error:
         raise EngineFailure(Outcome.TIMED_OUT, f"{where}: no answer within {timeout_s:g} s") from error
     except requests.RequestException as error:
-        # requests wraps a timeout in the middle of a body as a ConnectionError.
-        if "timed out" in str(error).lower():
-            raise EngineFailure(Outcome.TIMED_OUT, f"{where}: the answer stopped for {timeout_s:g} s") from error
         raise EngineFailure(Outcome.CRASHED, f"{where}: {_broken(error)}") from error
 
 
-def _broken(error: requests.RequestException) -> str:
+def _broken(error: Exception) -> str:
     """A broken connection in plain words (requests' own name the address and the port, which change every time)."""
     text = str(error)
     if "refused" in text.lower():
@@ -348,7 +354,7 @@ class DraftLine:
     """One request's line about drafting: tokens accepted and generated; `mean_len` is tokens per round.
 
     llama.cpp's `mean len` is 1 + accepted / rounds, where a round is a verification step that had a draft; it is None
-    in builds that do not print it (8929, 9093 and 9538 do not).
+    in builds that do not print it (8929 to 9713 do not).
     """
 
     accepted: int

@@ -423,10 +423,9 @@ def _wait_healthy(running: RunningEngine, status: Path, deadline: float, timeout
             address = _address(status)
             if address:
                 running.endpoint = Endpoint(address, running.endpoint.key)
-        if running.endpoint.url and client.healthy(running.endpoint, timeout_s=2.0):
-            if running.failure() is None:  # on a taken port somebody else's server could be the one that answers
-                return
-            continue
+        healthy = bool(running.endpoint.url) and client.healthy(running.endpoint, timeout_s=2.0)
+        if healthy and running.failure() is None and _is_ours(running):
+            return
         if time.monotonic() > deadline:
             log = running.log_text()
             last = decisive_line(log) or next((line for line in reversed(log.splitlines()) if line.strip()), "no log")
@@ -435,6 +434,22 @@ def _wait_healthy(running: RunningEngine, status: Path, deadline: float, timeout
             )
         running.usage()
         time.sleep(POLL_S)
+
+
+def _is_ours(running: RunningEngine) -> bool:
+    """Whether the engine itself listens at its address: on a taken port somebody else's server is the one that answers.
+
+    True where the system does not let us look (the engine's own exit tells then).
+    """
+    port = int(running.endpoint.url.rpartition(":")[2])
+    try:
+        process = psutil.Process(running.pid)
+        found = [one for member in (process, *process.children()) for one in member.net_connections("tcp")]
+    except psutil.AccessDenied:
+        return True
+    except psutil.Error:
+        return False
+    return any(one.status == psutil.CONN_LISTEN and one.laddr.port == port for one in found)
 
 
 def _address(status: Path) -> str:
