@@ -106,9 +106,9 @@ _SECRETS = (
     (re.compile(r"gh[pousr]_[A-Za-z0-9]{16,}"), "<token>"),
     (re.compile(r"(?i)(authorization:?\s*)(bearer\s+)?\S+"), r"\1<token>"),
     (re.compile(r"(?i)([?&](?:token|signature|x-amz-[a-z-]+|key-pair-id|policy)=)[^&\s\"']+"), r"\1<removed>"),
-    (re.compile(r"(?<=://)[^/\s:@]+:[^/\s@]+@"), "<login>@"),
     # A registry's address says where this machine shops, not what was fetched.
     (re.compile(r"(?i)https?://[^\s\"'<>]*/simple(?=[/\s\"'<>,;)]|$)[^\s\"'<>,;)]*"), "<package index>"),
+    (re.compile(r"(?<=://)[^/\s:@]+:[^/\s@]+@"), "<login>@"),
 )
 _HOME = re.compile(r"(?:/root|/home/[^/\s\"':]+|/Users/[^/\s\"':]+|[A-Za-z]:\\Users\\[^\\\s\"':]+)(?=[/\\\s\"':]|$)")
 
