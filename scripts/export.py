@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -38,15 +39,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--records", type=Path, default=Path("results/records"), help="folder of the records")
     parser.add_argument("--host", default="", help="label of the host (default: this machine's)")
     parser.add_argument("--config-root", type=Path, default=Path(), help="folder that holds config/")
+    parser.add_argument("--overrides", default="{}", help="JSON object that replaces keys of config/config.yaml")
     parser.add_argument("--out", type=Path, help="the bundle (default: results/export/<host>.zip)")
     parser.add_argument("--every-run", action="store_true", help="all complete runs of a session, not the newest alone")
     arguments = parser.parse_args(argv)
     try:
-        configuration = load_configuration(arguments.config_root)
+        configuration = load_configuration(arguments.config_root, json.loads(arguments.overrides))
         host = arguments.host or resolve_label(configuration.host)
         out = arguments.out or Path("results/export") / f"{host}.zip"
         count = export(configuration, arguments.records, host, out, every_run=arguments.every_run)
-    except (ConfigurationError, BundleError) as error:
+    except (ConfigurationError, BundleError, json.JSONDecodeError) as error:
         print(f"export: {error}", file=sys.stderr)
         return 2
     except (LeakError, OSError) as error:
