@@ -34,7 +34,9 @@ OPEN, HOLDS, NO_LONGER = 0, 1, 2
 SDS: Final = (0.02, 0.05, 0.10, 0.20)
 STUDY_EFFECTS: Final = (-0.73, -0.33, -0.13, 0.27, 0.47)
 POWER_EFFECTS: Final = (-0.73, -0.33, -0.13, -0.05, 0.0, 0.05, 0.10, 0.15, 0.20, 0.27, 0.47, 1.30)
+PLAN_EFFECTS: Final = (-0.73, -0.45, -0.33, -0.13, 0.0, 0.27, 0.47, 1.30)
 DEFAULT_PLAN: Final = SequentialPlan()
+SHORT_LOOKS: Final = (4, 6)
 LONG_PLAN: Final = SequentialPlan(looks=(4, 6, 8, 12, 16, 24, 36, 48, 64))
 
 # Sizes of the disturbances, on the ln scale.
@@ -294,6 +296,21 @@ def power_curve(trials: int, plan: SequentialPlan = DEFAULT_PLAN) -> list[Row]:
     return rows
 
 
+def plans(trials: int) -> list[Row]:
+    """What shorter plans and larger families can settle: share of sessions with a verdict, by effect and noise."""
+    rows = []
+    for looks in (SHORT_LOOKS, DEFAULT_PLAN.looks):
+        for family in (1, 6):
+            plan = SequentialPlan(looks=looks, family=family)
+            for number, sd in enumerate((0.05, 0.10)):
+                d = sessions(np.random.default_rng([SEED, 7, number]), trials, plan.max_blocks, sd)[:, :, CANDIDATE]
+                row: Row = {"looks": ", ".join(map(str, looks)), "family": family, "sd": sd}
+                for effect in PLAN_EFFECTS:
+                    row[f"{effect:+.2f}"] = _rate(judge(d + math.log1p(effect), plan).verdict != OPEN)
+                rows.append(row)
+    return rows
+
+
 def costs(trials: int, sd: float = 0.10) -> list[Row]:
     """Blocks to a verdict: the sequential plans against designs of fixed size with the same error rate and power 0.9.
 
@@ -411,6 +428,7 @@ TABLES: Final[Mapping[str, Callable[[int], list[Row]]]] = {
     "errors": error_rates,
     "order": fixed_order,
     "power": power_curve,
+    "plans": plans,
     "costs": costs,
     "families": families,
     "gates": gate_rates,

@@ -119,6 +119,21 @@ def power(results: Results) -> str:
     return _table(["true effect", *(f"sd {sd:.2f}" for sd in sds)], rows)
 
 
+def plans(results: Results) -> str:
+    """What shorter plans and larger families can settle."""
+    effects = [key for key in results["plans"][0] if key not in ("looks", "family", "sd")]
+    rows = [
+        [
+            row["looks"],
+            str(row["family"]),
+            f"{row['sd']:.2f}",
+            *(_share(row[effect]) for effect in effects),
+        ]
+        for row in results["plans"]
+    ]
+    return _table(["looks", "family", "sd", *(_effect(float(effect)) for effect in effects)], rows)
+
+
 def costs(results: Results) -> str:
     """Blocks to a verdict."""
     rows = [
@@ -217,6 +232,7 @@ PARTS: Final[Mapping[str, Callable[[Results], str]]] = {
     "errors": errors,
     "order": order,
     "power": power,
+    "plans": plans,
     "costs": costs,
     "families": families,
     "gates": gates,

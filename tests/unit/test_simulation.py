@@ -193,7 +193,7 @@ def test_what_is_stored_are_enough_sessions_of_these_plans_and_keeps_the_claims(
         assert max(row["six_false_no_longer"], row["six_false_holds"]) <= 0.05
 
 
-@pytest.mark.parametrize("table", ["order", "gates"])
+@pytest.mark.parametrize("table", ["order", "plans", "gates"])
 def test_what_is_stored_comes_from_the_script(table: str) -> None:
     again = simulation.TABLES[table](STORED["trials"])
     assert len(again) == len(STORED[table])
