@@ -6,6 +6,7 @@ Repositories are given as {repo: {file: bytes}}. Files named in `lfs` are redire
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import http.server
 import json
@@ -34,6 +35,7 @@ class Fault:
     after: int = 0
     status: int = 0
     headers: Mapping[str, str] = field(default_factory=dict)
+    then: Fault | None = None
 
 
 @dataclass
@@ -81,6 +83,8 @@ class HubServer:
         if fault is None or fault.at != at or fault.times == 0:
             return None
         fault.times -= 1
+        if fault.times == 0:
+            self.fault = fault.then
         return fault
 
     def requests_for_bytes(self) -> list[Seen]:
@@ -99,6 +103,10 @@ def _handler(hub: HubServer) -> type[http.server.BaseHTTPRequestHandler]:
 
         def log_message(self, format: str, *args: object) -> None:
             pass
+
+        def handle(self) -> None:
+            with contextlib.suppress(ConnectionError):
+                super().handle()
 
         def do_HEAD(self) -> None:
             self._answer()

@@ -155,7 +155,9 @@ class _Transfer:
                     raise FetchError(error.cause, str(error)) from None
                 _wait(error, idle, self.patience, self.request.label)
             except FetchError as error:
-                self.forget()
+                # A refusal (an address that expired, a login page) says nothing against the bytes that are here.
+                if error.cause in ("wrong_hash", "wrong_size"):
+                    self.forget()
                 if error.cause != "wrong_hash" or not self.continued:
                     raise
                 # The bytes of an earlier run may have been the bad ones: once more, from the start.

@@ -123,7 +123,18 @@ def _from_hub(mirror: Mirror, wanted: Wanted, part: Path, place: Place) -> Fetch
     endpoint = hub_endpoint()
     file = mirror.file or wanted.name
     url = hf_hub_url(mirror.repo, str(relative_parts(file)), revision=mirror.revision or None, endpoint=endpoint)
-    about, headers = hub_file(url, mirror.repo, place.patience, wanted.label)
+    try:
+        return _one_from_hub(url, mirror.repo, wanted, part, place)
+    except FetchError as error:
+        # Addresses of the hub's storage are signed for a limited time: a long download asks for a new one.
+        if error.cause != "unauthorized" or not part.exists():
+            raise
+        say(wanted.label, f"{error}; asking the hub for a new address")
+        return _one_from_hub(url, mirror.repo, wanted, part, place)
+
+
+def _one_from_hub(url: str, repo: str, wanted: Wanted, part: Path, place: Place) -> Fetched:
+    about, headers = hub_file(url, repo, place.patience, wanted.label)
     if wanted.size_bytes is not None and about.size is not None and about.size != wanted.size_bytes:
         raise FetchError("wrong_size", f"the hub offers {about.size} bytes, {wanted.size_bytes} are expected")
     request = Request(about.location, wanted.label, wanted.sha256, wanted.size_bytes or about.size, headers)

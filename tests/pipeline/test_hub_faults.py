@@ -198,6 +198,19 @@ def test_cut_connection_is_continued_where_it_ended(hub: HubServer, tmp_path: Pa
     assert hub.requests_for_bytes()[1].headers["if-range"] == f'"{SHA256}"'
 
 
+def test_address_that_expires_during_a_download_is_asked_for_again(hub: HubServer, tmp_path: Path) -> None:
+    hub.fault = Fault("cut", times=1, after=1_000_000, then=Fault("status", times=1, status=403))
+    assert whole(ensure_model(MODEL, tmp_path, patience=QUICK), tmp_path)
+    assert len([seen for seen in hub.seen if seen.method == "HEAD"]) == 2
+    assert hub.requests_for_bytes()[-1].headers["range"].startswith("bytes=")
+
+
+def test_refusal_keeps_what_was_fetched(hub: HubServer, tmp_path: Path) -> None:
+    hub.fault = Fault("cut", times=1, after=1_000_000, then=Fault("status", status=404))
+    assert ensure_model(MODEL, tmp_path, patience=QUICK).outcome is Outcome.UNAVAILABLE
+    assert part_of(tmp_path).stat().st_size > 0
+
+
 def part_of(cache: Path) -> Path:
     return cache / "partial" / f"{SHA256}.part"
 
