@@ -61,7 +61,10 @@
       tile.setAttribute("aria-pressed", String(verdict.value === tile.value && scope.value === tile.dataset.scope));
     }
   };
-  for (const control of [text, verdict, scope, every]) control.addEventListener("input", apply);
+  for (const control of [text, verdict, scope, every]) {
+    control.addEventListener("input", apply);
+    control.addEventListener("change", apply);
+  }
   for (const tile of tiles) {
     tile.addEventListener("click", () => {
       const pressed = tile.getAttribute("aria-pressed") === "true";
