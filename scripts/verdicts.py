@@ -15,7 +15,8 @@ from findings.evidence import gather
 from findings.imports import ImportedFileError
 from findings.job import configured
 from findings.records import RecordError
-from findings.tables import VERDICTS, to_table, write_table
+from findings.scores import score_rows
+from findings.tables import PRECHECK_SCORES, VERDICTS, to_table, write_table
 from findings.verdict_rows import verdict_rows
 
 
@@ -28,6 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--attempt", action="append", default=[], help="only this attempt (may be repeated)")
     parser.add_argument("--host", default="", help="say the verdicts of this host")
     parser.add_argument("--out", type=Path, required=True, help="Parquet file to write")
+    parser.add_argument("--scores", type=Path, help="Parquet file for the pre-check's score, if wanted")
     arguments = parser.parse_args(argv)
     configuration = configured(arguments.config_root, arguments.overrides)
     overrides: dict[str, Any] = json.loads(arguments.overrides)
@@ -44,6 +46,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 1
     write_table(arguments.out, to_table(rows, VERDICTS), VERDICTS)
+    if arguments.scores is not None:
+        builds = {engine.id: engine.build for engine in configuration.engines.values()}
+        scores = score_rows(gathered.files, rows, builds)
+        write_table(arguments.scores, to_table(scores, PRECHECK_SCORES), PRECHECK_SCORES)
     for row in rows:
         if row["host"] == arguments.host:
             print(line(row), flush=True)

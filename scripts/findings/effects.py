@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 
 from findings.blocks import ArmRun, Block, block_to_json
-from findings.inference import ALL_CLASSES, effects_of_block
+from findings.inference import ALL_CLASSES, Metric, effects_of_block
 from findings.records import Engagement, Outcome
 
 
@@ -32,8 +32,12 @@ def class_engagement(run: ArmRun, prompt_class: str) -> Engagement:
     return Engagement.WITH_DRAFTS if drafted > 0 else Engagement.WITHOUT_DRAFTS
 
 
-def arm_effects(blocks: Sequence[Block], arm: str, prompt_class: str = ALL_CLASSES) -> list[float]:
+def arm_effects(
+    blocks: Sequence[Block], arm: str, prompt_class: str = ALL_CLASSES, metric: Metric = Metric.GENERATION
+) -> list[float]:
     """ln ratio of `arm` per block, in the order of the blocks; NaN where there is no speed to speak of.
+
+    `metric` says which speed: of generation (tg) or of prompt evaluation (pp).
 
     NaN: the arm or the baseline did not end well, was not asked this class, or the arm should have drafted in this
     class and did not. Blocks in which the arm did not take part are left out.
@@ -47,6 +51,6 @@ def arm_effects(blocks: Sequence[Block], arm: str, prompt_class: str = ALL_CLASS
         usable = run.outcome is Outcome.OK and (
             not speculates(run) or class_engagement(run, prompt_class) is Engagement.WITH_DRAFTS
         )
-        found = effects_of_block(block_to_json(block), baseline).get(arm, {}).get(prompt_class, math.nan)
+        found = effects_of_block(block_to_json(block), baseline, metric).get(arm, {}).get(prompt_class, math.nan)
         effects.append(found if usable else math.nan)
     return effects

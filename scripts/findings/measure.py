@@ -11,9 +11,9 @@ from typing import Any
 from findings import plan
 from findings.arm_runner import Blocked, Place, Ready, blocked_run, prepare, prompts_of, run_arm
 from findings.blocks import ArmRun
-from findings.config import Arm, ArmKind, Configuration, FindingKind, Prompt
+from findings.config import Arm, ArmKind, Configuration, FindingKind, Prompt, Requirements
 from findings.costs import measure_costs
-from findings.inference import Claim
+from findings.inference import Claim, Metric
 from findings.job import Job
 from findings.records import Engagement, Kind, Outcome, Record, utc_now
 from findings.session import ArmSpec, Judged, SessionPlan, run_session
@@ -33,13 +33,31 @@ class _Bench:
     prompts: Mapping[str, list[Prompt]]
 
 
+def unmet_requirement(requires: Requirements, host: Record) -> str:
+    """What the machine of a host record lacks for an attempt, in words; empty where it has everything."""
+    gpus = list(host.detail.get("gpus", ()))
+    if requires.gpu and not gpus:
+        return "needs a GPU, and this machine has none that NVML reports"
+    if requires.compute_capability and all(g["compute_capability"] != requires.compute_capability for g in gpus):
+        return f"needs a GPU of compute capability {requires.compute_capability}"
+    if requires.gpu_memory_bytes and all(g["memory_bytes"] < requires.gpu_memory_bytes for g in gpus):
+        return f"needs a GPU with {requires.gpu_memory_bytes / 2**30:.1f} GiB of memory"
+    memory = int(host.detail.get("memory_bytes", 0))
+    if requires.memory_bytes > memory:
+        return f"needs {requires.memory_bytes / 2**30:.1f} GiB of memory, this machine has {memory / 2**30:.1f}"
+    if requires.os and requires.os.lower() not in str(host.detail.get("os", "")).lower():
+        return f"needs {requires.os}"
+    return ""
+
+
 def judged_claims(configuration: Configuration, attempt: str) -> tuple[Judged, ...]:
     """The speed claims about an attempt's arms that a session has to settle."""
+    arms = {arm.id for arm in configuration.arms_of(attempt)}
     claims = {FindingKind.DOES_NOT_PAY: Claim.DOES_NOT_PAY, FindingKind.PAYS: Claim.PAYS}
     return tuple(
-        Judged(finding.id, finding.arm, finding.prompt_class, claims[finding.kind])
+        Judged(finding.id, finding.arm, finding.prompt_class, claims[finding.kind], Metric(finding.metric))
         for finding in configuration.findings.values()
-        if finding.attempt == attempt and finding.kind in claims and finding.arm
+        if finding.attempt == attempt and finding.kind in claims and finding.arm in arms
     )
 
 
@@ -47,7 +65,10 @@ def measure_attempt(job: Job, attempt: str, engine_id: str, folder: Path, say: C
     """Run (or go on with) a session of an attempt on an engine; `folder` holds its run folders."""
     configuration = job.configuration
     place = Place(job.records, job.cache)
-    arms = configuration.attempts[attempt].arms
+    missing = unmet_requirement(configuration.study.attempts[attempt].requires, place.read("host.json"))
+    if missing:
+        return _unrun_session(job, attempt, engine_id, Outcome.NOT_RUN, missing)
+    arms = configuration.arms_of(attempt)
     bench = _Bench(
         {arm.id: prepare(configuration, attempt, engine_id, arm, place) for arm in arms},
         {arm.id: prompts_of(configuration, attempt, arm) for arm in arms},
@@ -55,7 +76,7 @@ def measure_attempt(job: Job, attempt: str, engine_id: str, folder: Path, say: C
     session = _session_plan(job, attempt, engine_id, bench)
     baseline = bench.arms[configuration.attempts[attempt].baseline.id]
     if isinstance(baseline, Blocked):
-        return _blocked_session(session, baseline)
+        return _unrun_session(job, attempt, engine_id, baseline.outcome, baseline.reason)
     protocol = configuration.study.protocol
 
     def run(spec: ArmSpec, number: int, position: int) -> ArmRun:
@@ -99,7 +120,7 @@ def _rotated(prompts: list[Prompt], number: int) -> list[Prompt]:
 
 def _session_plan(job: Job, attempt: str, engine_id: str, bench: _Bench) -> SessionPlan:
     configuration = job.configuration
-    arms = configuration.attempts[attempt].arms
+    arms = configuration.arms_of(attempt)
     sequential = sequential_plan(configuration)
     control = next((arm for arm in arms if arm.kind is ArmKind.POSITIVE_CONTROL), None)
     classes = configuration.classes_of(attempt, control) if control else ()
@@ -141,18 +162,18 @@ def _identity(configuration: Configuration, attempt: str, engine_id: str, bench:
     }
 
 
-def _blocked_session(session: SessionPlan, baseline: Blocked) -> Record:
+def _unrun_session(job: Job, attempt: str, engine_id: str, outcome: Outcome, reason: str) -> Record:
     return Record(
         Kind.SESSION,
-        f"{session.attempt}/{session.engine}",
-        baseline.outcome,
-        reason=baseline.reason,
-        host=session.host,
-        study=session.study,
-        attempt=session.attempt,
-        engine=session.engine,
+        f"{attempt}/{engine_id}",
+        outcome,
+        reason=reason,
+        host=job.host,
+        study=job.configuration.study.id,
+        attempt=attempt,
+        engine=engine_id,
         started=utc_now(),
-        detail={"run": "", "blocks": 0, "stop_reason": baseline.reason, "arms": {}},
+        detail={"run": "", "blocks": 0, "stop_reason": reason, "arms": {}},
     )
 
 
@@ -161,8 +182,12 @@ def load_once(job: Job, attempt: str, engine_id: str, arm_id: str) -> Record:
     configuration = job.configuration
     arm = configuration.attempts[attempt].arm(arm_id)
     began, started = time.monotonic(), utc_now()
-    prepared = prepare(configuration, attempt, engine_id, arm, Place(job.records, job.cache))
+    place = Place(job.records, job.cache)
     protocol = configuration.study.protocol
+    missing = unmet_requirement(configuration.study.attempts[attempt].requires, place.read("host.json"))
+    prepared = (
+        Blocked(arm, Outcome.NOT_RUN, missing) if missing else prepare(configuration, attempt, engine_id, arm, place)
+    )
     if isinstance(prepared, Blocked):
         run = blocked_run(prepared)
     else:

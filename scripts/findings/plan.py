@@ -58,7 +58,7 @@ def engine_of(configuration: Configuration, attempt: str, engine_id: str, arm: A
 def engines_of_job(configuration: Configuration, attempt: str, engine_id: str) -> list[Engine]:
     """All engines that one job of an attempt starts, the job's own first."""
     found = {engine_id: configuration.engines[engine_id]}
-    for arm in configuration.attempts[attempt].arms:
+    for arm in configuration.arms_of(attempt):
         engine = engine_of(configuration, attempt, engine_id, arm)
         found.setdefault(engine.id, engine)
     return list(found.values())
@@ -95,13 +95,13 @@ def models_of_arms(configuration: Configuration, attempt: str, arms: Sequence[Ar
 
 def loaded_arms(configuration: Configuration, attempt: str) -> list[Arm]:
     """The arms that are tried once per engine (cheap): those that speculate, the controls left out."""
-    arms = configuration.attempts[attempt].arms
+    arms = configuration.arms_of(attempt)
     return [arm for arm in arms if arm.kind is ArmKind.CANDIDATE and arm.speculation.type is not SpeculationType.NONE]
 
 
 def paired_arms(configuration: Configuration, attempt: str) -> list[Arm]:
     """The arms with a drafter model, which the pre-check predicts."""
-    arms = configuration.attempts[attempt].arms
+    arms = configuration.arms_of(attempt)
     return [arm for arm in arms if arm.kind is ArmKind.CANDIDATE and arm.speculation.type.needs_drafter]
 
 
@@ -135,7 +135,7 @@ def attempt_records(configuration: Configuration, attempt: str) -> list[str]:
     plan = configuration.study.attempts[attempt]
     records: list[str] = ["host.json"]
     runs = bool(plan.load or plan.measure)
-    models = models_of_arms(configuration, attempt, configuration.attempts[attempt].arms) if runs else []
+    models = models_of_arms(configuration, attempt, configuration.arms_of(attempt)) if runs else []
     records += [model_record(configuration, model) for model in models]
     records += [conversion_record(item.checkpoint, converter) for item in plan.convert for converter in item.converters]
     records += probe_records(configuration, attempt)

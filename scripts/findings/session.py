@@ -20,7 +20,7 @@ from findings.design import order_for_block
 from findings.effects import arm_effects
 from findings.engine.client import first_difference
 from findings.gates import usable_blocks
-from findings.inference import Claim, Decision, SequentialPlan, analyse, control_gate
+from findings.inference import Claim, Decision, Metric, SequentialPlan, analyse, control_gate
 from findings.records import Engagement, Kind, Outcome, Record, read_record, utc_now, write_record, write_text
 
 # An arm that ended the same way without drafting in this many blocks is not started again: its outcome is known.
@@ -44,6 +44,7 @@ class Judged:
     arm: str
     prompt_class: str
     claim: Claim
+    metric: Metric = Metric.GENERATION
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ def assess(plan: SessionPlan, blocks: Sequence[Block]) -> State:
     decisions: dict[str, Decision] = {}
     if len(usable) >= plan.sequential.looks[0]:
         for judged in open_claims:
-            effects = arm_effects(usable, judged.arm, judged.prompt_class)
+            effects = arm_effects(usable, judged.arm, judged.prompt_class, judged.metric)
             if effects:
                 decisions[_claim_key(judged)] = analyse(effects, plan.sequential, judged.claim)
     if len(blocks) >= plan.most_blocks:

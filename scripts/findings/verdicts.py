@@ -22,7 +22,7 @@ from findings.config import (
 )
 from findings.effects import arm_effects, class_engagement
 from findings.gates import Gate, common_gates, drafter_engaged, usable_blocks
-from findings.inference import Claim, Decision, SequentialPlan, Verdict, analyse, control_gate, holm, null_gate
+from findings.inference import Claim, Decision, Metric, SequentialPlan, Verdict, analyse, control_gate, holm, null_gate
 from findings.records import Engagement, Kind, Outcome, Record
 from findings.session import settled_outcome
 
@@ -84,22 +84,30 @@ def not_testable(reason: str, needed: str, **more: Any) -> Judgement:
 
 
 def sequential_plan(configuration: Configuration) -> SequentialPlan:
-    """The study's protocol as the plan of looks; the family is every speed claim that this study measures."""
+    """The study's protocol as the plan of looks; the family is every speed claim on every engine that this study measures."""
     protocol = configuration.study.protocol
-    measured = [f for f in configuration.findings.values() if is_measured(configuration, f)]
+    attempts = configuration.study.attempts
+    measured = sum(
+        len(attempts[f.attempt].measure) for f in configuration.findings.values() if is_measured(configuration, f)
+    )
     return SequentialPlan(
         looks=protocol.looks,
         alpha=protocol.alpha,
         margin=protocol.margin,
         equivalence_alpha=(1.0 - protocol.equivalence_level) / 2.0,
-        family=max(len(measured), 1),
+        family=max(measured, 1),
     )
 
 
 def is_measured(configuration: Configuration, finding: Finding) -> bool:
     """Whether this study measures the speed that a finding speaks about."""
     plan = configuration.study.attempts.get(finding.attempt)
-    return bool(plan and plan.measure) and finding.kind in (FindingKind.DOES_NOT_PAY, FindingKind.PAYS)
+    return (
+        plan is not None
+        and bool(plan.measure)
+        and not plan.requires.gpu
+        and finding.kind in (FindingKind.DOES_NOT_PAY, FindingKind.PAYS)
+    )
 
 
 def judge_speed(configuration: Configuration, finding: Finding, host: HostRecords) -> list[Judgement]:
@@ -162,7 +170,7 @@ def _judge_session(
             would_make_testable="prompts in which it finds something to propose",
         )
     claim = Claim.PAYS if finding.kind is FindingKind.PAYS else Claim.DOES_NOT_PAY
-    decision = analyse(arm_effects(usable, arm, prompt_class), plan, claim)
+    decision = analyse(arm_effects(usable, arm, prompt_class, Metric(finding.metric)), plan, claim)
     gates = session_gates(configuration, finding.attempt, blocks, arm)
     failed = tuple(gate.name for gate in gates if not gate.passed)
     verdict, reason = decision.decision, decision.reason
@@ -181,7 +189,7 @@ def session_gates(configuration: Configuration, attempt: str, blocks: Sequence[B
     configured = configuration.attempts[attempt]
     if configured.arm(arm).speculation.type is not SpeculationType.NONE:
         gates.append(drafter_engaged(usable, arm))
-    for other in configured.arms:
+    for other in configuration.arms_of(attempt):
         if other.kind == "null":
             result = null_gate(arm_effects(usable, other.id), plan)
             gates.append(Gate("null_equal", result.passed, result.reason))
@@ -195,19 +203,16 @@ def session_gates(configuration: Configuration, attempt: str, blocks: Sequence[B
 
 
 def judge_conversion(configuration: Configuration, finding: Finding, host: HostRecords) -> list[Judgement]:
-    """`cannot_convert`: every converter that was tried on the checkpoints of the finding's arms."""
-    plan = configuration.study.attempts.get(finding.attempt)
+    """`cannot_convert`: every converter that was tried on the checkpoints of the finding's drafters."""
+    wanted = _checkpoints(configuration, finding)
     found: dict[str, list[Record]] = {}
-    wanted = set(finding.arms or ((finding.arm,) if finding.arm else ()))
-    for item in plan.convert if plan else ():
-        if wanted and item.checkpoint not in _checkpoints_of_arms(configuration, finding.attempt, wanted):
+    for path, record in sorted(host.records.items()):
+        if record.kind is not Kind.CONVERSION:
             continue
-        if not wanted and not configuration.models[item.checkpoint].role_hints.__contains__("drafter"):
-            continue
-        for converter in item.converters:
-            record = host.get(f"conversions/{item.checkpoint}/{converter}.json")
-            if record is not None:
-                found.setdefault(converter, []).append(record)
+        _, checkpoint, name = PurePosixPath(path).parts
+        converter_id = name.removesuffix(".json")
+        if checkpoint in wanted and converter_id in configuration.converters:
+            found.setdefault(converter_id, []).append(record)
     judged = []
     for converter, records in found.items():
         build = configuration.converters[converter].build
@@ -215,10 +220,17 @@ def judge_conversion(configuration: Configuration, finding: Finding, host: HostR
     return judged or [not_testable("no conversion was tried on this machine", f"snakemake --cores 1 {finding.attempt}")]
 
 
-def _checkpoints_of_arms(configuration: Configuration, attempt: str, arms: set[str]) -> set[str]:
-    roles = configuration.study.roles_of(attempt)
+def _checkpoints(configuration: Configuration, finding: Finding) -> set[str]:
+    """Checkpoints of the drafters that a finding speaks about: those of its arms, or every one that is converted."""
+    plan = configuration.study.attempts.get(finding.attempt)
+    arms = set(finding.arms or ((finding.arm,) if finding.arm else ()))
+    if plan is None:
+        return set()
+    if not arms:
+        return {item.checkpoint for item in plan.convert}
+    roles = configuration.study.roles_of(finding.attempt)
     found = set()
-    for arm in configuration.attempts[attempt].arms:
+    for arm in configuration.arms_of(finding.attempt):
         model = configuration.models.get(roles.get(arm.speculation.drafter, ""))
         if arm.id in arms and model is not None and model.converted_from is not None:
             found.add(model.converted_from.checkpoint)
@@ -286,17 +298,25 @@ def _engagement_verdict(record: Record) -> Judgement:
 def _per_engine(
     configuration: Configuration, finding: Finding, host: HostRecords, rule: Callable[[Record], Judgement]
 ) -> list[Judgement]:
-    """One judgement per engine from the loads of the finding's arms; the first load that works speaks for all arms."""
-    plan = configuration.study.attempts.get(finding.attempt)
+    """One judgement per engine from the loads of the finding's arms.
+
+    Every engine with such a record counts, also those that only the timeline has tried.
+    """
     arms = finding.arms or ((finding.arm,) if finding.arm else ())
     judged = []
-    for engine_id in plan.load if plan else ():
+    for engine_id in _engines_with(configuration, host, Kind.LOAD, finding.attempt):
         loads = [host.get(f"loads/{finding.attempt}/{engine_id}/{arm}.json") for arm in arms]
         results = [replace(rule(load), arm=load.arm) for load in loads if load is not None]
         if results:
             build = configuration.engines[engine_id].build
             judged.append(replace(_weakest(results), engine=engine_id, build=build))
     return judged or [not_testable("no engine was tried on this machine", f"snakemake --cores 1 {finding.attempt}")]
+
+
+def _engines_with(configuration: Configuration, host: HostRecords, kind: Kind, attempt: str = "") -> list[str]:
+    """Known engines with a record of that kind (and attempt), by build."""
+    found = {record.engine or record.subject for record in host.of_kind(kind, attempt)}
+    return sorted(found & set(configuration.engines), key=lambda name: (configuration.engines[name].build, name))
 
 
 def _weakest(results: Sequence[Judgement]) -> Judgement:
@@ -307,10 +327,8 @@ def _weakest(results: Sequence[Judgement]) -> Judgement:
 
 def judge_shipping(configuration: Configuration, finding: Finding, host: HostRecords) -> list[Judgement]:
     """`not_shipped`: whether the engine offers n-gram speculation at all, by its own list of types."""
-    plan = configuration.study.attempts.get(finding.attempt)
-    engines = dict.fromkeys((*plan.probe, *plan.load, *plan.measure)) if plan else {}
     judged = []
-    for engine_id in engines:
+    for engine_id in _engines_with(configuration, host, Kind.PROBE):
         record = host.get(f"probes/{engine_id}.json")
         if record is None:
             continue
@@ -359,8 +377,7 @@ def judge_torch(configuration: Configuration, finding: Finding, host: HostRecord
 def judge_fit(configuration: Configuration, finding: Finding, host: HostRecords) -> list[Judgement]:
     """`does_not_fit`: an engine that ran out of memory, or the plan from the headers where it was not tried."""
     judged = []
-    plan = configuration.study.attempts.get(finding.attempt)
-    for engine_id in dict.fromkeys((*plan.load, *plan.measure)) if plan else ():
+    for engine_id in _engines_with(configuration, host, Kind.LOAD, finding.attempt):
         load = host.get(f"loads/{finding.attempt}/{engine_id}/{finding.arm}.json")
         build = configuration.engines[engine_id].build
         if load is not None and load.outcome is Outcome.OUT_OF_MEMORY:

@@ -6,6 +6,16 @@ def records_of(wildcards):
     return [f"{RECORDS}/{record}" for record in plan.attempt_records(STUDY, wildcards.attempt)]
 
 
+def records_beyond(planned):
+    """Hash of the names of records that are here beyond those planned (a timeline's, of other hosts, old engines').
+
+    As a parameter it makes tables and verdicts take them in once they have appeared, without a job that depends on
+    whether they exist.
+    """
+    here = {str(path) for path in Path("results/records").glob("*/*/**/*.json") if "run-" not in str(path)}
+    return digest(sorted(here - set(planned)))
+
+
 def all_records(wildcards):
     """Records of all attempts of the study."""
     found = {}
@@ -32,6 +42,7 @@ rule attempt_tables:
         effects="results/attempts/{attempt}/effects.parquet",
     params:
         folder="results/attempts/{attempt}",
+        beyond=lambda wildcards: records_beyond(all_records(wildcards)),
     log:
         "results/logs/tables-{attempt}.log",
     shell:
@@ -52,12 +63,10 @@ rule attempt:
         modules=modules("verdicts", "gates", "inference"),
     output:
         verdicts="results/attempts/{attempt}/verdicts.parquet",
-    params:
-        folder="results/attempts/{attempt}",
     log:
         "results/logs/verdicts-{attempt}.log",
     shell:
-        "{PYTHON:q} {input.script:q} --records results/records --attempt {wildcards.attempt:q}"
+        "{PYTHON:q} {input.script:q} --records results/records --attempt {wildcards.attempt:q} --host {HOST:q}"
         " --overrides {OVERRIDES:q} --out {output.verdicts:q} 2>&1 | tee {log:q}"
 
 
@@ -78,6 +87,8 @@ rule tables:
         outcomes="results/tables/outcomes.parquet",
         effects="results/tables/effects.parquet",
         hosts="results/tables/hosts.parquet",
+    params:
+        beyond=lambda wildcards: records_beyond(all_records(wildcards)),
     log:
         "results/logs/tables.log",
     shell:
@@ -99,8 +110,19 @@ rule verdicts:
         config=[str(path) for path in STUDY.files],
     output:
         verdicts="results/tables/verdicts.parquet",
+        scores="results/tables/precheck_scores.parquet",
     log:
         "results/logs/verdicts.log",
     shell:
-        "{PYTHON:q} {input.script:q} --records results/records --overrides {OVERRIDES:q}"
-        " --out {output.verdicts:q} 2>&1 | tee {log:q}"
+        "{PYTHON:q} {input.script:q} --records results/records --host {HOST:q} --overrides {OVERRIDES:q}"
+        " --out {output.verdicts:q} --scores {output.scores:q} 2>&1 | tee {log:q}"
+
+
+# attempt_1 ... attempt_6 and backend_switch as targets: each runs only what it needs itself.
+for name in STUDY.study.attempts:
+
+    rule:
+        name:
+            name
+        input:
+            f"results/attempts/{name}/verdicts.parquet",

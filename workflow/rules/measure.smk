@@ -22,8 +22,7 @@ def arm_inputs(wildcards):
 
 def session_inputs(wildcards):
     """Records of all models and predictions of an attempt on one engine."""
-    attempt = STUDY.attempts[wildcards.attempt]
-    models = plan.models_of_arms(STUDY, wildcards.attempt, attempt.arms)
+    models = plan.models_of_arms(STUDY, wildcards.attempt, STUDY.arms_of(wildcards.attempt))
     inputs = [f"{RECORDS}/{plan.model_record(STUDY, model)}" for model in models]
     for arm in plan.paired_arms(STUDY, wildcards.attempt):
         inputs.append(f"{RECORDS}/precheck/{wildcards.attempt}/{wildcards.engine}/{arm.id}.json")
@@ -58,6 +57,7 @@ rule load:
     Input: records of models, environment, probe, prediction. Output: record of the load.
     """
     input:
+        host=rules.host.output.record,
         environments=engine_environments,
         probe=lambda wildcards: [
             f"{RECORDS}/probes/{engine.id}.json"
@@ -90,6 +90,7 @@ rule measure:
     cores: nothing of the workflow runs beside a measurement.
     """
     input:
+        host=rules.host.output.record,
         environments=engine_environments,
         probe=lambda wildcards: [
             f"{RECORDS}/probes/{engine.id}.json"
@@ -113,7 +114,7 @@ rule measure:
         record=f"{RECORDS}/measure/{{attempt}}/{{engine}}/session.json",
     params:
         entry=lambda wildcards: digest(
-            STUDY.attempts[wildcards.attempt].arms, STUDY.study.roles_of(wildcards.attempt), STUDY.study.protocol
+            STUDY.arms_of(wildcards.attempt), STUDY.study.roles_of(wildcards.attempt), STUDY.study.protocol
         ),
     threads: workflow.cores
     log:

@@ -17,7 +17,7 @@ rule facts:
     input:
         source=lambda wildcards: f"{RECORDS}/{plan.model_record(STUDY, wildcards.model)}",
         script=script("facts"),
-        modules=modules("gguf_header", "vocabulary"),
+        modules=modules("gguf_header", "vocabulary", "model_facts"),
     output:
         record=f"{RECORDS}/facts/{{model}}.json",
     log:

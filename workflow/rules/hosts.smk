@@ -1,0 +1,1 @@
+# Several machines, several builds: bundles, the lock of hub models, the timeline of builds, bisection.

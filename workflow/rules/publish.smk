@@ -1,0 +1,97 @@
+# What people read: figures, the report, and the regenerated document.
+
+
+rule figures:
+    """
+    Every figure of the report, as SVG and PNG.
+
+    Input: tables. Output: the folder of figures.
+    """
+    input:
+        tables=rules.tables.output,
+        verdicts=rules.verdicts.output,
+        script=script("figures"),
+        modules=modules("figures", "looks", "words", "story"),
+    output:
+        folder=directory("results/figures"),
+    log:
+        "results/logs/figures.log",
+    shell:
+        "{PYTHON:q} {input.script:q} --tables results/tables --overrides {OVERRIDES:q}"
+        " --out {output.folder:q} 2>&1 | tee {log:q}"
+
+
+rule report:
+    """
+    The report: one self-contained page.
+
+    Input: tables, verdicts, figures. Output: results/report/index.html.
+    """
+    input:
+        tables=rules.tables.output,
+        verdicts=rules.verdicts.output,
+        figures=rules.figures.output,
+        script=script("report"),
+        modules=modules("report", "story", "view", "words", "leakscan"),
+    output:
+        page="results/report/index.html",
+    default_target: True
+    log:
+        "results/logs/report.log",
+    shell:
+        "{PYTHON:q} {input.script:q} --tables results/tables --figures {input.figures:q} --overrides {OVERRIDES:q}"
+        " --out {output.page:q} 2>&1 | tee {log:q}"
+
+
+rule published_tables:
+    """
+    Tables of what is committed: published figures, imported files and bundles; nothing of this machine.
+
+    Input: configuration and bundles. Output: tables that are the same on every machine.
+    """
+    input:
+        imports=[item.path for item in STUDY.settings.imports],
+        script=script("evidence"),
+        verdicts=script("verdicts"),
+        modules=modules("evidence", "tables", "imports", "published", "verdicts", "bundles"),
+        config=[str(path) for path in STUDY.files],
+    output:
+        measurements="results/publish/tables/measurements.parquet",
+        outcomes="results/publish/tables/outcomes.parquet",
+        effects="results/publish/tables/effects.parquet",
+        hosts="results/publish/tables/hosts.parquet",
+        verdicts="results/publish/tables/verdicts.parquet",
+        scores="results/publish/tables/precheck_scores.parquet",
+    params:
+        nothing="results/publish/no-records",
+        out="results/publish/tables",
+    log:
+        "results/logs/published-tables.log",
+    shell:
+        "{{ {PYTHON:q} {input.script:q} --records {params.nothing:q} --out {params.out:q} &&"
+        " {PYTHON:q} {input.verdicts:q} --records {params.nothing:q} --out {output.verdicts:q}"
+        " --scores {output.scores:q} ; }} 2>&1 | tee {log:q}"
+
+
+rule publish:
+    """
+    The regenerated document with its figures, from committed evidence alone.
+
+    Input: tables of what is committed. Output: docs/gemma-4-mtp-on-pascal.md and docs/figures.
+    """
+    input:
+        tables=rules.published_tables.output,
+        figures=script("figures"),
+        script=script("publish"),
+        modules=modules("publish", "story", "view", "words", "figures", "looks", "leakscan"),
+    output:
+        document="docs/gemma-4-mtp-on-pascal.md",
+    params:
+        tables="results/publish/tables",
+        figures="docs/figures",
+    log:
+        "results/logs/publish.log",
+    shell:
+        "{{ {PYTHON:q} {input.figures:q} --tables {params.tables:q} --out {params.figures:q} &&"
+        " {PYTHON:q} {input.script:q} --tables {params.tables:q} --figures {params.figures:q}"
+        " --out {output.document:q} ; }} 2>&1 | tee {log:q}"
