@@ -88,11 +88,12 @@ def _refuse_tricks(text: str) -> None:
     """Look at the events only, before anything is built from them."""
     depth = 0
     for event in yaml.parse(text, Loader=_Base):
-        line = event.start_mark.line + 1
+        line = event.start_mark.line + 1 if event.start_mark else 0
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
             raise ReadError(f"line {line}: anchors and aliases (& and *) are refused; write the value out")
-        if getattr(event, "tag", None) not in (None, "!"):
-            raise ReadError(f"line {line}: tag {_short(event.tag)} is refused; write plain values")
+        tag = getattr(event, "tag", None)
+        if tag not in (None, "!"):
+            raise ReadError(f"line {line}: tag {_short(tag)} is refused; write plain values")
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > MAX_DEPTH:

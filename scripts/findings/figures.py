@@ -427,7 +427,7 @@ def _build_axis(axes: Axes, rows: pd.DataFrame) -> None:
     axes.set_xlabel("date of the build (marks at the first of a month)")
     axes.grid(axis="y", visible=False)
     top = axes.secondary_xaxis("top")
-    builds = {int(day): sorted({int(v) for v in part}) for day, part in rows.groupby("day")["build"]}
+    builds = {int(str(day)): sorted({int(v) for v in part}) for day, part in rows.groupby("day")["build"]}
     labels = ["/".join(f"b{build}" for build in numbers) for numbers in builds.values()]
     top.set_xticks(list(builds), labels, rotation=50, ha="left", fontsize=8)
     top.tick_params(length=3)
