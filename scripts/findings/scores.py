@@ -19,9 +19,9 @@ def gain_signs(verdicts: Iterable[Mapping[str, Any]]) -> dict[Pair, int]:
     signs: dict[Pair, int] = {}
     for row in verdicts:
         low, high = row["ln_ratio_low"], row["ln_ratio_high"]
-        if row["scope"] == "mechanism" and row["prompt_class"] == "all" and low is not None and high is not None:
-            if low > 0 or high < 0:
-                signs[(row["host"], row["attempt"], row["engine"], row["arm"])] = 1 if low > 0 else -1
+        judged = row["scope"] == "mechanism" and row["prompt_class"] == "all" and low is not None and high is not None
+        if judged and (low > 0 or high < 0):
+            signs[(row["host"], row["attempt"], row["engine"], row["arm"])] = 1 if low > 0 else -1
     return signs
 
 

@@ -84,7 +84,7 @@ def not_testable(reason: str, needed: str, **more: Any) -> Judgement:
 
 
 def sequential_plan(configuration: Configuration) -> SequentialPlan:
-    """The study's protocol as the plan of looks; the family is every speed claim on every engine that this study measures."""
+    """The study's protocol as the plan of looks; the family is every speed claim on every engine that it measures."""
     protocol = configuration.study.protocol
     attempts = configuration.study.attempts
     measured = sum(

@@ -9,6 +9,7 @@ sys.path.insert(0, str(SCRIPTS))
 from findings.cache import cache_root
 from findings.config import ConfigurationError, load_configuration
 from findings import plan
+from findings.all_builds import with_all_builds
 from findings.host import resolve_label
 from findings.records import sha256_text
 from snakemake.exceptions import WorkflowError
