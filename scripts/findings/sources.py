@@ -244,7 +244,9 @@ def _checkpoint(job: _Job, model: Model) -> Record:
     if any(file.sha256 is None for file in model.files):
         model = _pinned_by_project(model, job.place.root)
     if not model.files or any(file.sha256 is None for file in model.files):
-        return job.record(Outcome.UNAVAILABLE, f"{model.title or model.id}: {NO_LOCK}")
+        own = [mirror.path for mirror in model.mirrors if mirror.kind is MirrorKind.PATH]
+        reason = f"the project lacks files of it in {', '.join(own)}" if own and model.locked else NO_LOCK
+        return job.record(Outcome.UNAVAILABLE, f"{model.title or model.id}: {reason}")
     pins = [(str(relative_parts(file.name)), file.sha256 or "") for file in model.files]
     relative = Path("models") / checkpoint_key(pins)
     folder = job.place.cache / relative

@@ -19,8 +19,9 @@ from findings import archives, cache, mirrors
 from findings.archives import ArchiveError, open_member, unpack
 from findings.cache import CacheError, cache_root, is_verified, relative_parts, require_space, safe_name
 from findings.config import Mirror, MirrorKind, Model, ModelFile, ModelFormat, PypiPart, Source
-from findings.records import Outcome, to_json
+from findings.records import Kind, Outcome, to_json, write_record
 from findings.sources import ensure_archive, ensure_model, ensure_unpacked, model_path
+from findings.stale import stale_records
 
 DATA = b"GGUF and more" * 1000
 SHA256 = hashlib.sha256(DATA).hexdigest()
@@ -253,7 +254,24 @@ def test_checkpoint_of_the_project_needs_no_pin_and_an_edit_is_another_checkpoin
     assert (model_path(second, tmp_path / "cache") / "m.gguf").read_bytes() == b"new"
     assert (model_path(first, tmp_path / "cache") / "m.gguf").read_bytes() == DATA
     (project / "data" / "m.gguf").unlink()
-    assert ensure_model(made, tmp_path / "cache", project).outcome is Outcome.UNAVAILABLE
+    missing = ensure_model(made, tmp_path / "cache", project)
+    assert missing.outcome is Outcome.UNAVAILABLE
+    assert "the project lacks files of it in data" in missing.reason
+
+
+def test_records_that_no_longer_tell_the_truth_are_found(project: Path, tmp_path: Path) -> None:
+    records, cached = tmp_path / "records", tmp_path / "cache"
+    good = ensure_model(model(Mirror(MirrorKind.PATH, path="data/m.gguf")), cached, project)
+    refused = ensure_model(model(Mirror(MirrorKind.PATH, path="missing")), tmp_path / "other", project)
+    failed = replace(refused, detail={**refused.detail, "retryable": True})
+    for name, record in (("good", good), ("refused", refused), ("failed", failed)):
+        write_record(records / "sources" / f"{name}.json", record)
+    (records / "sources" / "half.json").write_text("{")
+    environment = replace(good, kind=Kind.ENVIRONMENT, detail={"python": "environments/x/bin/python"})
+    write_record(records / "environments" / "x.json", environment)
+    assert [path.stem for path in stale_records(records, cached)] == ["failed", "half", "x"]
+    model_path(good, cached).unlink()
+    assert [path.stem for path in stale_records(records, cached)] == ["failed", "good", "half", "x"]
 
 
 # --- packages ----------------------------------------------------------------------------------------------------
