@@ -8,9 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from findings.buildline import build_points
+from findings.bundles import BundleError
 from findings.cost_curves import block_costs, curve_rows
+from findings.evidence import gather
 from findings.figures import FIGURES, Drawn, draw_all
+from findings.imports import ImportedFileError
 from findings.job import configured, progress
+from findings.records import RecordError
 from findings.story import frames, read_rows
 from findings.tables import TableError
 
@@ -19,7 +23,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Exit codes: 0 drawn (an empty table gives a figure that says so), 1 a table cannot be read, 2 bad usage."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tables", type=Path, default=Path("results/tables"), help="folder with the tables")
-    parser.add_argument("--config-root", type=Path, default=Path(), help="folder that holds config/ and results/")
+    parser.add_argument("--config-root", type=Path, default=Path(), help="folder that holds config/")
+    parser.add_argument(
+        "--records", type=Path, default=Path("results/records"), help="records that the tables were made of (for costs)"
+    )
     parser.add_argument("--overrides", default="{}", help="JSON object that replaces keys of config/config.yaml")
     parser.add_argument("--out", type=Path, default=Path("results/figures"), help="folder for the figures")
     parser.add_argument("--only", nargs="+", choices=list(FIGURES), default=list(FIGURES), help="some of the figures")
@@ -27,11 +34,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     configuration = configured(arguments.config_root, arguments.overrides)
     try:
         rows = read_rows(arguments.tables)
-    except TableError as error:
+        costs = block_costs(gather(configuration, arguments.records).files, rows["effects"])
+    except (BundleError, ImportedFileError, RecordError, TableError) as error:
         print(f"figures: {error}", file=sys.stderr)
         return 1
     data = frames(rows)
-    costs = block_costs(arguments.config_root, rows["effects"])
     drawn = Drawn(
         measurements=data["measurements"],
         effects=data["effects"],

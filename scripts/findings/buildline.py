@@ -44,7 +44,7 @@ def _conversions(configuration: Configuration, finding: Finding, rows: Iterable[
         checkpoint = configuration.models.get(str(row["subject"]).split("/", maxsplit=1)[0])
         if row["kind"] != "conversion" or converter is None or not converter.date:
             continue
-        if checkpoint is None or "drafter" in checkpoint.role_hints:
+        if checkpoint is None or any(hint.startswith("drafter") for hint in checkpoint.role_hints):
             found.add(_point(finding, converter, row, str(row["outcome"]), str(row["subject"])))
     return found
 

@@ -1,21 +1,21 @@
 """Cost curves of measured sessions as rows for the break-even figure: predicted speed by acceptance, and what was seen.
 
-The costs stand in the records of blocks (`costs`), which no table holds; where a record is not on this disk (another
-host's bundle), its session has no curve.
+The costs stand in the records of blocks (`costs`), which no table holds; they are read from the records and bundles
+that the tables were made of.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from findings.breakeven import CostCurve, acceptance_from_conditional, break_even, cost_curve, tokens_per_round
+from findings.bundles import RecordFile
 from findings.config import Configuration
-from findings.records import RecordError, read_record
+from findings.records import parse_record
 
 COLUMNS = (
     "evidence", "host", "attempt", "engine", "arm", "drafted", "acceptance", "ratio", "observed_acceptance",
@@ -26,21 +26,21 @@ Row = Mapping[str, Any]
 Costs = Mapping[str, Any]
 
 
-def block_costs(root: Path, effects: Iterable[Row]) -> dict[tuple[str, str, str], list[Costs]]:
-    """(host, attempt, engine) -> the costs of its blocks, in the order of the records; those that can be read."""
-    paths: dict[tuple[str, str, str], set[str]] = {}
-    for row in effects:
-        if row["evidence"] == "measured":
-            paths.setdefault((row["host"], row["attempt"], row["engine"]), set()).add(str(row["record"]))
+def block_costs(files: Iterable[RecordFile], effects: Iterable[Row]) -> dict[tuple[str, str, str], list[Costs]]:
+    """(host, attempt, engine) -> the costs of its blocks, in the order of the records.
+
+    `files` are records of this disk and of bundles; those that no measured row of `effects` names are passed over.
+    """
+    wanted = {
+        str(row["record"]): (str(row["host"]), str(row["attempt"]), str(row["engine"]))
+        for row in effects
+        if row["evidence"] == "measured"
+    }
     found: dict[tuple[str, str, str], list[Costs]] = {}
-    for key, names in sorted(paths.items()):
-        for name in sorted(names):
-            try:
-                costs = read_record(root / name).detail.get("costs")
-            except RecordError:
-                continue
-            if costs:
-                found.setdefault(key, []).append(costs)
+    for file in sorted((file for file in files if file.label in wanted), key=lambda file: file.label):
+        costs = parse_record(file.json(), file.label).detail.get("costs")
+        if costs:
+            found.setdefault(wanted[file.label], []).append(costs)
     return found
 
 

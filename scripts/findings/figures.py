@@ -266,7 +266,7 @@ def published_speeds(measurements: pd.DataFrame) -> Figure:
         (name, part)
         for name, part in (
             ("By host, model and backend, without speculation", rows[~arms]),
-            ("Attempts: arm against the baseline stated with it", rows[arms].sort_values("tg_tokens_per_s")[::-1]),
+            ("Attempts: baseline and arms", rows[arms].sort_values("tg_tokens_per_s")[::-1]),
         )
         if len(part)
     ]
@@ -297,7 +297,7 @@ def _draw_bars(axes: Axes, part: pd.DataFrame, with_arms: bool) -> None:
         axes.annotate(
             f"{speed:g}", (speed, place), xytext=(4, 0), textcoords="offset points", va="center", fontsize=8.5
         )
-        arm = f"\n{row.arm}" if with_arms else ""
+        arm = f"\n{str(row.attempt).replace('_', ' ')}: {row.arm}" if with_arms else ""
         labels.append(f"{row.host}, {row.model}{arm}")
     axes.set_yticks(range(len(labels)), labels)
     axes.set_ylim(len(labels) - 0.45, -0.55)

@@ -166,7 +166,10 @@ class AttemptStory:
 
 @dataclass(frozen=True)
 class ImportedLine:
-    """Somebody else's measurements of one method on one backend; `change` is the mean over prompts, no interval."""
+    """Somebody else's measurements of one method on one backend.
+
+    `change` is the mean over the runs in which tokens were drafted (None where there are none), without an interval.
+    """
 
     host: str
     model: str
@@ -180,6 +183,7 @@ class ImportedLine:
     change: float | None
     drafted: int
     accepted: int
+    drafting_runs: int
     source: str
     licence: str
 
@@ -489,7 +493,7 @@ def _imported(measurements: Sequence[Row]) -> tuple[ImportedLine, ...]:
         host, model, quantization, backend, arm = key
         kind = str(rows[0]["arm_kind"])
         base = [r for k, v in groups.items() if k[:4] == key[:4] for r in v if r["arm_kind"] == "baseline"]
-        drafted = sum(int(r["draft_tokens"] or 0) for r in rows)
+        drafting = [r for r in rows if r["draft_tokens"]]
         lines.append(
             ImportedLine(
                 host=host,
@@ -501,9 +505,10 @@ def _imported(measurements: Sequence[Row]) -> tuple[ImportedLine, ...]:
                 prompts=len({r["prompt_id"] for r in rows}),
                 runs=len(rows),
                 mean_tokens_per_s=math.fsum(float(r["tg_tokens_per_s"]) for r in rows) / len(rows),
-                change=None if kind == "baseline" or drafted == 0 else _mean_change(rows, base),
-                drafted=drafted,
+                change=_mean_change(drafting, base) if kind != "baseline" else None,
+                drafted=sum(int(r["draft_tokens"]) for r in drafting),
                 accepted=sum(int(r["accepted_tokens"] or 0) for r in rows),
+                drafting_runs=len(drafting),
                 source=str(rows[0]["source"]),
                 licence=str(rows[0]["licence"]),
             )

@@ -13,7 +13,7 @@ from findings.config import Configuration, DerivedClaim, Finding, FindingKind, P
 from findings.leakscan import HitKind
 from findings.looks import OUTCOMES, VERDICTS, look
 from findings.published import ClaimCheck, Follows, check_claims, conclusion, shown
-from findings.story import AttemptStory, ImportedLine, OutcomeLine, Story
+from findings.story import AttemptStory, ImportedLine, OutcomeLine, Story, VerdictLine
 
 MARKS: Mapping[str, str] = {"holds": "●", "no_longer_holds": "✖", "inconclusive": "◆", "not_testable": "□"}
 QUESTIONS: Mapping[str, str] = {
@@ -92,12 +92,26 @@ def ratio_percent(ln_ratio: float) -> str:
 
 
 def drafts(line: ImportedLine) -> str:
-    """Accepted of drafted tokens, or what the method did instead."""
+    """Accepted of drafted tokens and in how many runs any were drafted, or what the method did instead."""
     if line.arm_kind == "baseline":
         return words.NOTHING
     if line.drafted == 0:
         return "drafted nothing"
-    return f"{line.accepted} of {line.drafted} ({words.share(line.accepted / line.drafted)})"
+    text = f"{line.accepted} of {line.drafted} ({words.share(line.accepted / line.drafted)})"
+    return text if line.drafting_runs == line.runs else f"{text}, drafted in {line.drafting_runs} of {line.runs} runs"
+
+
+def imported_model(line: ImportedLine) -> str:
+    """A model of others with its quantization, where its name does not say it."""
+    if not line.quantization or line.quantization in line.model:
+        return line.model
+    return f"{line.model}, {line.quantization}"
+
+
+def needed(line: VerdictLine) -> str:
+    """What would make a finding testable; a command as code."""
+    text = line.would_make_testable
+    return f"`{text}`" if text.startswith("snakemake ") else text
 
 
 def host_name(configuration: Configuration, host: str) -> str:
@@ -217,6 +231,8 @@ def helpers(story: Story) -> dict[str, Any]:
         "outcome_label": outcome_label,
         "ratio_percent": ratio_percent,
         "drafts": drafts,
+        "imported_model": imported_model,
+        "needed": needed,
         "facts": facts,
         "where": where,
         "shows_cause": shows_cause,
