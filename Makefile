@@ -19,7 +19,7 @@ lint: $(VENV)/dev.ok
 	@$(BIN)/ruff check --quiet scripts tests benchmarks
 	@$(BIN)/ruff format --quiet --check scripts tests benchmarks
 	@$(BIN)/mypy --no-error-summary scripts
-	@$(BIN)/snakefmt --quiet --check Snakefile workflow
+	@$(BIN)/snakefmt --check Snakefile workflow
 	@$(BIN)/snakemake --lint >/dev/null
 
 environment: $(VENV)/pipeline.ok

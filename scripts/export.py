@@ -11,6 +11,7 @@ from pathlib import Path
 from findings.bundles import BundleError, code_sha256, folder_records, newest_runs, write_bundle
 from findings.config import Configuration, ConfigurationError, load_configuration
 from findings.host import resolve_label
+from findings.job import given_overrides
 from findings.leakscan import LeakError, Scanner, require_clean
 
 
@@ -39,7 +40,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--records", type=Path, default=Path("results/records"), help="folder of the records")
     parser.add_argument("--host", default="", help="label of the host (default: this machine's)")
     parser.add_argument("--config-root", type=Path, default=Path(), help="folder that holds config/")
-    parser.add_argument("--overrides", default="{}", help="JSON object that replaces keys of config/config.yaml")
+    parser.add_argument(
+        "--overrides", default=given_overrides(), help="JSON: keys that replace those of config/config.yaml"
+    )
     parser.add_argument("--out", type=Path, help="the bundle (default: results/export/<host>.zip)")
     parser.add_argument("--every-run", action="store_true", help="all complete runs of a session, not the newest alone")
     arguments = parser.parse_args(argv)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from findings.cache import cache_root
 from findings.gguf_header import GgufError, read_header
 from findings.model_facts import facts
 from findings.records import Kind, Outcome, Record, RecordError, read_record, to_json, utc_now, write_record
@@ -42,15 +43,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--model", type=Path, help="a GGUF file")
     which.add_argument("--source", type=Path, help="record of the download or conversion that made the file")
-    parser.add_argument("--cache", type=Path, help="cache folder that a --source record refers to")
+    parser.add_argument("--cache", type=Path, default=cache_root(), help="cache that a --source record refers to")
     parser.add_argument("--host", default="", help="label of the host for the record")
     parser.add_argument("--record", type=Path, help="JSON file to write (default: print the record)")
     arguments = parser.parse_args(argv)
     if arguments.model is not None:
         record = facts_record(arguments.model, arguments.model.stem, arguments.host)
-    elif arguments.cache is None:
-        print("--source needs --cache", file=sys.stderr)
-        return 2
     else:
         try:
             source = read_record(arguments.source)

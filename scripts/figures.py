@@ -13,7 +13,7 @@ from findings.cost_curves import block_costs, curve_rows
 from findings.evidence import gather
 from findings.figures import FIGURES, Drawn, draw_all
 from findings.imports import ImportedFileError
-from findings.job import configured, progress
+from findings.job import configured, given_overrides, progress
 from findings.records import RecordError
 from findings.story import frames, read_rows
 from findings.tables import TableError
@@ -27,7 +27,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--records", type=Path, default=Path("results/records"), help="records that the tables were made of (for costs)"
     )
-    parser.add_argument("--overrides", default="{}", help="JSON object that replaces keys of config/config.yaml")
+    parser.add_argument(
+        "--overrides", default=given_overrides(), help="JSON: keys that replace those of config/config.yaml"
+    )
     parser.add_argument("--out", type=Path, default=Path("results/figures"), help="folder for the figures")
     parser.add_argument("--only", nargs="+", choices=list(FIGURES), default=list(FIGURES), help="some of the figures")
     arguments = parser.parse_args(argv)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from findings.job import configured, progress
+from findings.job import configured, given_overrides, progress
 from findings.leakscan import LeakError
 from findings.publish import publish
 from findings.story import read_rows, table_files, tell
@@ -19,7 +19,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tables", type=Path, default=Path("results/tables"), help="folder with the tables")
     parser.add_argument("--config-root", type=Path, default=Path(), help="folder that holds config/")
-    parser.add_argument("--overrides", default="{}", help="JSON object that replaces keys of config/config.yaml")
+    parser.add_argument(
+        "--overrides", default=given_overrides(), help="JSON: keys that replace those of config/config.yaml"
+    )
     parser.add_argument("--figures", type=Path, default=Path("docs/figures"), help="folder with the figures (SVG)")
     parser.add_argument("--out", type=Path, default=Path("docs/gemma-4-mtp-on-pascal.md"), help="file to write")
     arguments = parser.parse_args(argv)

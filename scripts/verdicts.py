@@ -13,7 +13,7 @@ from findings.bundles import BundleError
 from findings.config import load_configuration
 from findings.evidence import gather
 from findings.imports import ImportedFileError
-from findings.job import configured
+from findings.job import configured, given_overrides
 from findings.records import RecordError
 from findings.scores import score_rows
 from findings.tables import PRECHECK_SCORES, VERDICTS, to_table, write_table
@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Write the verdicts; 0 whatever they are, 1 for a damaged record or bundle, 2 for a wrong configuration."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--config-root", type=Path, default=Path(), help="folder that holds config/ (default: here)")
-    parser.add_argument("--overrides", default="{}", help="JSON that replaces keys of config/config.yaml")
+    parser.add_argument("--overrides", default=given_overrides(), help="JSON that replaces keys of config/config.yaml")
     parser.add_argument("--records", type=Path, default=Path("results/records"), help="folder with the hosts' records")
     parser.add_argument("--attempt", action="append", default=[], help="only this attempt (may be repeated)")
     parser.add_argument("--host", default="", help="say the verdicts of this host")

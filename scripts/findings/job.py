@@ -6,12 +6,14 @@ import argparse
 import contextlib
 import fcntl
 import json
+import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from findings.cache import cache_root
 from findings.config import Configuration, ConfigurationError, load_configuration
 
 
@@ -29,12 +31,17 @@ class Job:
         return self.records.name
 
 
+def given_overrides() -> str:
+    """What `snakemake --config` and `--configfile` changed, as JSON; the workflow hands it on in the environment."""
+    return os.environ.get("FINDINGS_OVERRIDES", "{}")
+
+
 def add_job_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that a Job is made of."""
     parser.add_argument("--config-root", type=Path, default=Path(), help="folder that holds config/ (default: here)")
-    parser.add_argument("--overrides", default="{}", help="JSON that replaces keys of config/config.yaml")
+    parser.add_argument("--overrides", default=given_overrides(), help="JSON that replaces keys of config/config.yaml")
     parser.add_argument("--records", type=Path, required=True, help="results/records/<host>")
-    parser.add_argument("--cache", type=Path, required=True, help="folder with models, engines and environments")
+    parser.add_argument("--cache", type=Path, default=cache_root(), help="folder with models, engines and environments")
 
 
 def read_job(arguments: argparse.Namespace) -> Job:

@@ -1,5 +1,4 @@
 # Configuration, names and paths that every rule shares. Values passed to rules are plain text and numbers.
-import json
 import sys
 from pathlib import Path
 
@@ -12,7 +11,10 @@ from findings import plan
 from findings.all_builds import with_all_builds
 from findings.host import resolve_label
 from findings.records import sha256_text
+from findings.stale import stale_records
+from findings.jobs_environment import export_to_jobs
 from snakemake.exceptions import WorkflowError
+from snakemake_interface_executor_plugins.settings import ExecMode
 
 
 def checked(function, *arguments):
@@ -26,11 +28,13 @@ def checked(function, *arguments):
 STUDY = checked(load_configuration, Path(), config)
 HOST = checked(resolve_label, STUDY.settings.host)
 CACHE = cache_root(STUDY.settings.cache)
+TIMELINE = with_all_builds(STUDY)
 RECORDS = f"results/records/{HOST}"
-PYTHON = sys.executable
-# What the command line and --configfile changed, handed on to every script as JSON. Not a parameter of rules: those
-# name the entries that matter to them, so that an unrelated change does not measure everything anew.
-OVERRIDES = json.dumps(config, sort_keys=True)
+export_to_jobs(CACHE, config)
+if workflow.exec_mode == ExecMode.DEFAULT and not workflow.dryrun:
+    # A fetch that failed for a while is asked for again; a record of bytes that the cache no longer holds, too.
+    for path in stale_records(Path(RECORDS), CACHE):
+        path.unlink(missing_ok=True)
 
 
 def modules(*names):
@@ -46,6 +50,98 @@ def script(name):
 def digest(*things):
     """Short hash of configuration entries: as a parameter it makes Snakemake notice that an entry changed."""
     return sha256_text(repr(things))[:16]
+
+
+def conversion_inputs(wildcards):
+    """Records of the checkpoint, the converter's source and the environment that it runs in."""
+    converter = STUDY.converters[wildcards.converter]
+    return {
+        "checkpoint": f"{RECORDS}/sources/{wildcards.model}.json",
+        "archive": f"{RECORDS}/sources/{wildcards.converter}.json",
+        "environment": f"{RECORDS}/environments/{converter.environment}.json",
+    }
+
+
+def pair_facts(wildcards):
+    """Facts of target and drafter of an arm."""
+    attempt = STUDY.attempts[wildcards.attempt]
+    models = plan.models_of_arms(STUDY, wildcards.attempt, [attempt.arm(wildcards.arm)])
+    return [f"{RECORDS}/{plan.model_record(STUDY, model)}" for model in models]
+
+
+def engine_environments(wildcards):
+    """Records of the environments of the engines that a job starts."""
+    attempt = wildcards.get("attempt")
+    engines = plan.engines_of_job(STUDY, attempt, wildcards.engine) if attempt else [STUDY.engines[wildcards.engine]]
+    return [f"{RECORDS}/{record}" for record in plan.environment_records(engines)]
+
+
+def arm_inputs(wildcards):
+    """Records of models and prediction for one arm on one engine."""
+    arm = STUDY.attempts[wildcards.attempt].arm(wildcards.arm)
+    models = plan.models_of_arms(STUDY, wildcards.attempt, [arm])
+    inputs = [f"{RECORDS}/{plan.model_record(STUDY, model)}" for model in models]
+    if arm in plan.paired_arms(STUDY, wildcards.attempt):
+        inputs.append(f"{RECORDS}/precheck/{wildcards.attempt}/{wildcards.engine}/{wildcards.arm}.json")
+    return inputs
+
+
+def session_inputs(wildcards):
+    """Records of all models and predictions of an attempt on one engine."""
+    models = plan.models_of_arms(STUDY, wildcards.attempt, STUDY.arms_of(wildcards.attempt))
+    inputs = [f"{RECORDS}/{plan.model_record(STUDY, model)}" for model in models]
+    for arm in plan.paired_arms(STUDY, wildcards.attempt):
+        inputs.append(f"{RECORDS}/precheck/{wildcards.attempt}/{wildcards.engine}/{arm.id}.json")
+    return inputs
+
+
+def records_of(wildcards):
+    """Records that the verdicts of one attempt rest on."""
+    return [f"{RECORDS}/{record}" for record in plan.attempt_records(STUDY, wildcards.attempt)]
+
+
+def records_beyond(planned):
+    """Hash of the names of records that are here beyond those planned (a timeline's, of other hosts, old engines').
+
+    As a parameter it makes tables and verdicts take them in once they have appeared, without a job that depends on
+    whether they exist.
+    """
+    here = {str(path) for path in Path("results/records").glob("*/*/**/*.json") if "run-" not in str(path)}
+    return digest(sorted(here - set(planned)))
+
+
+def all_records(wildcards):
+    """Records of all attempts of the study."""
+    found = {}
+    for attempt in STUDY.study.attempts:
+        for record in plan.attempt_records(STUDY, attempt):
+            found[f"{RECORDS}/{record}"] = None
+    return list(found)
+
+
+def timeline_records(wildcards):
+    """Records of the cheap tests (convert, load, probe) over every build that the sources offer."""
+    found = {}
+    for attempt in TIMELINE.study.attempts:
+        for record in plan.attempt_records(TIMELINE, attempt):
+            found[f"{RECORDS}/{record}"] = None
+    return list(found)
+
+
+def bisection_inputs(wildcards):
+    """Records that every trial of a bisection starts from: the machine, and the models of the attempt."""
+    models = plan.models_of_arms(STUDY, wildcards.attempt, STUDY.arms_of(wildcards.attempt))
+    records = ["host.json", *(plan.model_record(STUDY, model) for model in models)]
+    checkpoints = [item.checkpoint for item in STUDY.study.attempts[wildcards.attempt].convert]
+    return [f"{RECORDS}/{record}" for record in [*records, *(f"sources/{name}.json" for name in checkpoints)]]
+
+
+def committed_files(wildcards):
+    """Files of a checkpoint that is part of this project."""
+    mirrors = STUDY.models[wildcards.model].mirrors
+    folders = [Path(mirror.path) for mirror in mirrors if mirror.kind == "path"]
+    names = [item.name for item in STUDY.models[wildcards.model].files]
+    return [str(folder / name) for folder in folders for name in names if (folder / name).exists()]
 
 
 wildcard_constraints:

@@ -1,30 +1,6 @@
 # Records to tables, tables to verdicts: for one attempt alone, and for the whole study.
 
 
-def records_of(wildcards):
-    """Records that the verdicts of one attempt rest on."""
-    return [f"{RECORDS}/{record}" for record in plan.attempt_records(STUDY, wildcards.attempt)]
-
-
-def records_beyond(planned):
-    """Hash of the names of records that are here beyond those planned (a timeline's, of other hosts, old engines').
-
-    As a parameter it makes tables and verdicts take them in once they have appeared, without a job that depends on
-    whether they exist.
-    """
-    here = {str(path) for path in Path("results/records").glob("*/*/**/*.json") if "run-" not in str(path)}
-    return digest(sorted(here - set(planned)))
-
-
-def all_records(wildcards):
-    """Records of all attempts of the study."""
-    found = {}
-    for attempt in STUDY.study.attempts:
-        for record in plan.attempt_records(STUDY, attempt):
-            found[f"{RECORDS}/{record}"] = None
-    return list(found)
-
-
 rule attempt_tables:
     """
     Tables of one attempt: requests, outcomes, effects.
@@ -40,14 +16,16 @@ rule attempt_tables:
         measurements="results/attempts/{attempt}/measurements.parquet",
         outcomes="results/attempts/{attempt}/outcomes.parquet",
         effects="results/attempts/{attempt}/effects.parquet",
-    params:
-        folder="results/attempts/{attempt}",
-        beyond=lambda wildcards: records_beyond(all_records(wildcards)),
     log:
         "results/logs/tables-{attempt}.log",
+    conda:
+        "../../envs/pipeline.yaml"
+    params:
+        folder=lambda wildcards, output: str(Path(output.measurements).parent),
+        beyond=lambda wildcards: records_beyond(all_records(wildcards)),
     shell:
-        "{PYTHON:q} {input.script:q} --records results/records --attempt {wildcards.attempt:q}"
-        " --overrides {OVERRIDES:q} --out {params.folder:q} 2>&1 | tee {log:q}"
+        "python {input.script:q} --records results/records --attempt {wildcards.attempt:q}"
+        " --out {params.folder:q} 2>&1 | tee {log:q}"
 
 
 rule attempt:
@@ -65,9 +43,13 @@ rule attempt:
         verdicts="results/attempts/{attempt}/verdicts.parquet",
     log:
         "results/logs/verdicts-{attempt}.log",
+    conda:
+        "../../envs/pipeline.yaml"
+    params:
+        host=HOST,
     shell:
-        "{PYTHON:q} {input.script:q} --records results/records --attempt {wildcards.attempt:q} --host {HOST:q}"
-        " --overrides {OVERRIDES:q} --out {output.verdicts:q} 2>&1 | tee {log:q}"
+        "python {input.script:q} --records results/records --attempt {wildcards.attempt:q} --host {params.host:q}"
+        " --out {output.verdicts:q} 2>&1 | tee {log:q}"
 
 
 rule tables:
@@ -87,13 +69,14 @@ rule tables:
         outcomes="results/tables/outcomes.parquet",
         effects="results/tables/effects.parquet",
         hosts="results/tables/hosts.parquet",
-    params:
-        beyond=lambda wildcards: records_beyond(all_records(wildcards)),
     log:
         "results/logs/tables.log",
+    conda:
+        "../../envs/pipeline.yaml"
+    params:
+        beyond=lambda wildcards: records_beyond(all_records(wildcards)),
     shell:
-        "{PYTHON:q} {input.script:q} --records results/records --overrides {OVERRIDES:q}"
-        " --out results/tables 2>&1 | tee {log:q}"
+        "python {input.script:q} --records results/records" " --out results/tables 2>&1 | tee {log:q}"
 
 
 rule verdicts:
@@ -113,8 +96,12 @@ rule verdicts:
         scores="results/tables/precheck_scores.parquet",
     log:
         "results/logs/verdicts.log",
+    conda:
+        "../../envs/pipeline.yaml"
+    params:
+        host=HOST,
     shell:
-        "{PYTHON:q} {input.script:q} --records results/records --host {HOST:q} --overrides {OVERRIDES:q}"
+        "python {input.script:q} --records results/records --host {params.host:q}"
         " --out {output.verdicts:q} --scores {output.scores:q} 2>&1 | tee {log:q}"
 
 

@@ -1,22 +1,4 @@
 # Several builds and several machines: the timeline, bisection, the lock of hub models, bundles.
-TIMELINE = with_all_builds(STUDY)
-
-
-def timeline_records(wildcards):
-    """Records of the cheap tests (convert, load, probe) over every build that the sources offer."""
-    found = {}
-    for attempt in TIMELINE.study.attempts:
-        for record in plan.attempt_records(TIMELINE, attempt):
-            found[f"{RECORDS}/{record}"] = None
-    return list(found)
-
-
-def bisection_inputs(wildcards):
-    """Records that every trial of a bisection starts from: the machine, and the models of the attempt."""
-    models = plan.models_of_arms(STUDY, wildcards.attempt, STUDY.arms_of(wildcards.attempt))
-    records = ["host.json", *(plan.model_record(STUDY, model) for model in models)]
-    checkpoints = [item.checkpoint for item in STUDY.study.attempts[wildcards.attempt].convert]
-    return [f"{RECORDS}/{record}" for record in [*records, *(f"sources/{name}.json" for name in checkpoints)]]
 
 
 rule timeline:
@@ -35,15 +17,18 @@ rule timeline:
         verdicts="results/timeline/verdicts.parquet",
         svg="results/timeline/timeline.svg",
         png="results/timeline/timeline.png",
-    params:
-        folder="results/timeline",
+    conda:
+        "../../envs/pipeline.yaml"
     log:
         "results/logs/timeline.log",
+    params:
+        host=HOST,
+        folder=lambda wildcards, output: str(Path(output.verdicts).parent),
     shell:
-        "{{ {PYTHON:q} {input.evidence:q} --records results/records --overrides {OVERRIDES:q} --out {params.folder:q} &&"
-        " {PYTHON:q} {input.script:q} --records results/records --host {HOST:q} --overrides {OVERRIDES:q}"
+        "{{ python {input.evidence:q} --records results/records --out {params.folder:q} &&"
+        " python {input.script:q} --records results/records --host {params.host:q}"
         " --out {output.verdicts:q} --scores {params.folder:q}/precheck_scores.parquet &&"
-        " {PYTHON:q} {input.figures:q} --tables {params.folder:q} --overrides {OVERRIDES:q} --only timeline"
+        " python {input.figures:q} --tables {params.folder:q} --only timeline"
         " --out {params.folder:q} ; }} 2>&1 | tee {log:q}"
 
 
@@ -59,12 +44,16 @@ rule bisect:
         modules=modules("bisection", "all_builds", "verdicts"),
     output:
         found="results/bisect/{attempt}.json",
-    threads: workflow.cores
+    params:
+        records=lambda wildcards: RECORDS,
+    conda:
+        "../../envs/pipeline.yaml"
     log:
         "results/logs/bisect-{attempt}.log",
+    threads: workflow.cores
     shell:
-        "{PYTHON:q} {input.script:q} --attempt {wildcards.attempt:q} --records {RECORDS:q} --cache {CACHE:q}"
-        " --overrides {OVERRIDES:q} --out {output.found:q} 2>&1 | tee {log:q}"
+        "python {input.script:q} --attempt {wildcards.attempt:q} --records {params.records:q}"
+        " --out {output.found:q} 2>&1 | tee {log:q}"
 
 
 # bisect_attempt_1 ... as targets.
@@ -86,10 +75,14 @@ rule lock:
     input:
         script=script("lock"),
         modules=modules("lock"),
+    params:
+        study=STUDY.study.id,
+    conda:
+        "../../envs/pipeline.yaml"
     log:
         "results/logs/lock.log",
     shell:
-        "{PYTHON:q} {input.script:q} --study {STUDY.study.id:q} 2>&1 | tee {log:q}"
+        "python {input.script:q} --study {params.study:q} 2>&1 | tee {log:q}"
 
 
 rule export:
@@ -101,9 +94,12 @@ rule export:
     input:
         script=script("export"),
         modules=modules("bundles", "leakscan"),
-    params:
-        bundle=f"results/export/{HOST}.zip",
+    conda:
+        "../../envs/pipeline.yaml"
     log:
         "results/logs/export.log",
+    params:
+        host=HOST,
+        bundle=f"results/export/{HOST}.zip",
     shell:
-        "{PYTHON:q} {input.script:q} --records results/records --host {HOST:q} --out {params.bundle:q} 2>&1 | tee {log:q}"
+        "python {input.script:q} --records results/records --host {params.host:q} --out {params.bundle:q} 2>&1 | tee {log:q}"

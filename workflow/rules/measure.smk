@@ -1,34 +1,6 @@
 # Engines: what a build offers (probe), whether a pair loads and drafts (load), and blocks of arms (measure).
 
 
-def engine_environments(wildcards):
-    """Records of the environments of the engines that a job starts."""
-    attempt = wildcards.get("attempt")
-    engines = (
-        plan.engines_of_job(STUDY, attempt, wildcards.engine) if attempt else [STUDY.engines[wildcards.engine]]
-    )
-    return [f"{RECORDS}/{record}" for record in plan.environment_records(engines)]
-
-
-def arm_inputs(wildcards):
-    """Records of models and prediction for one arm on one engine."""
-    arm = STUDY.attempts[wildcards.attempt].arm(wildcards.arm)
-    models = plan.models_of_arms(STUDY, wildcards.attempt, [arm])
-    inputs = [f"{RECORDS}/{plan.model_record(STUDY, model)}" for model in models]
-    if arm in plan.paired_arms(STUDY, wildcards.attempt):
-        inputs.append(f"{RECORDS}/precheck/{wildcards.attempt}/{wildcards.engine}/{wildcards.arm}.json")
-    return inputs
-
-
-def session_inputs(wildcards):
-    """Records of all models and predictions of an attempt on one engine."""
-    models = plan.models_of_arms(STUDY, wildcards.attempt, STUDY.arms_of(wildcards.attempt))
-    inputs = [f"{RECORDS}/{plan.model_record(STUDY, model)}" for model in models]
-    for arm in plan.paired_arms(STUDY, wildcards.attempt):
-        inputs.append(f"{RECORDS}/precheck/{wildcards.attempt}/{wildcards.engine}/{arm.id}.json")
-    return inputs
-
-
 rule probe:
     """
     Ask an engine what it is and what it offers: build, speculation types, defaults, devices.
@@ -41,13 +13,16 @@ rule probe:
         modules=modules("engine/probe"),
     output:
         record=f"{RECORDS}/probes/{{engine}}.json",
-    params:
-        entry=lambda wildcards: digest(STUDY.engines[wildcards.engine]),
     log:
         "results/logs/probe-{engine}.log",
+    conda:
+        "../../envs/pipeline.yaml"
+    params:
+        records=lambda wildcards: RECORDS,
+        entry=lambda wildcards: digest(STUDY.engines[wildcards.engine]),
     shell:
-        "{PYTHON:q} {input.script:q} --engine {wildcards.engine:q} --records {RECORDS:q} --cache {CACHE:q}"
-        " --overrides {OVERRIDES:q} --record {output.record:q} 2>&1 | tee {log:q}"
+        "python {input.script:q} --engine {wildcards.engine:q} --records {params.records:q}"
+        " --record {output.record:q} 2>&1 | tee {log:q}"
 
 
 rule load:
@@ -68,16 +43,19 @@ rule load:
         modules=modules("arm_runner", "engine/arms", "engine/client", "engine/drivers"),
     output:
         record=f"{RECORDS}/loads/{{attempt}}/{{engine}}/{{arm}}.json",
+    log:
+        "results/logs/load-{attempt}-{engine}-{arm}.log",
+    conda:
+        "../../envs/pipeline.yaml"
+    threads: workflow.cores
     params:
+        records=lambda wildcards: RECORDS,
         entry=lambda wildcards: digest(
             STUDY.attempts[wildcards.attempt].arm(wildcards.arm), STUDY.study.roles_of(wildcards.attempt)
         ),
-    threads: workflow.cores
-    log:
-        "results/logs/load-{attempt}-{engine}-{arm}.log",
     shell:
-        "{PYTHON:q} {input.script:q} --attempt {wildcards.attempt:q} --engine {wildcards.engine:q}"
-        " --arm {wildcards.arm:q} --records {RECORDS:q} --cache {CACHE:q} --overrides {OVERRIDES:q}"
+        "python {input.script:q} --attempt {wildcards.attempt:q} --engine {wildcards.engine:q}"
+        " --arm {wildcards.arm:q} --records {params.records:q}"
         " --record {output.record:q} 2>&1 | tee {log:q}"
 
 
@@ -112,14 +90,17 @@ rule measure:
         ),
     output:
         record=f"{RECORDS}/measure/{{attempt}}/{{engine}}/session.json",
+    log:
+        "results/logs/measure-{attempt}-{engine}.log",
+    conda:
+        "../../envs/pipeline.yaml"
+    threads: workflow.cores
     params:
+        records=lambda wildcards: RECORDS,
         entry=lambda wildcards: digest(
             STUDY.arms_of(wildcards.attempt), STUDY.study.roles_of(wildcards.attempt), STUDY.study.protocol
         ),
-    threads: workflow.cores
-    log:
-        "results/logs/measure-{attempt}-{engine}.log",
     shell:
-        "{PYTHON:q} {input.script:q} --attempt {wildcards.attempt:q} --engine {wildcards.engine:q}"
-        " --records {RECORDS:q} --cache {CACHE:q} --overrides {OVERRIDES:q}"
+        "python {input.script:q} --attempt {wildcards.attempt:q} --engine {wildcards.engine:q}"
+        " --records {params.records:q}"
         " --record {output.record:q} 2>&1 | tee {log:q}"

@@ -1,13 +1,6 @@
 # What the headers say before anything is loaded: facts of each model, and a prediction for each pair.
 
 
-def pair_facts(wildcards):
-    """Facts of target and drafter of an arm."""
-    attempt = STUDY.attempts[wildcards.attempt]
-    models = plan.models_of_arms(STUDY, wildcards.attempt, [attempt.arm(wildcards.arm)])
-    return [f"{RECORDS}/{plan.model_record(STUDY, model)}" for model in models]
-
-
 rule facts:
     """
     The GGUF header of one model: architecture, vocabulary, sizes.
@@ -20,10 +13,14 @@ rule facts:
         modules=modules("gguf_header", "vocabulary", "model_facts"),
     output:
         record=f"{RECORDS}/facts/{{model}}.json",
+    params:
+        host=HOST,
+    conda:
+        "../../envs/pipeline.yaml"
     log:
         "results/logs/facts-{model}.log",
     shell:
-        "{PYTHON:q} {input.script:q} --source {input.source:q} --cache {CACHE:q} --host {HOST:q}"
+        "python {input.script:q} --source {input.source:q} --host {params.host:q}"
         " --record {output.record:q} 2>&1 | tee {log:q}"
 
 
@@ -39,9 +36,13 @@ rule precheck:
         modules=modules("gguf_header", "vocabulary", "memory_plan", "precheck"),
     output:
         record=f"{RECORDS}/precheck/{{attempt}}/{{engine}}/{{arm}}.json",
+    params:
+        records=lambda wildcards: RECORDS,
+    conda:
+        "../../envs/pipeline.yaml"
     log:
         "results/logs/precheck-{attempt}-{engine}-{arm}.log",
     shell:
-        "{PYTHON:q} {input.script:q} --attempt {wildcards.attempt:q} --engine {wildcards.engine:q}"
-        " --arm {wildcards.arm:q} --records {RECORDS:q} --cache {CACHE:q} --overrides {OVERRIDES:q}"
+        "python {input.script:q} --attempt {wildcards.attempt:q} --engine {wildcards.engine:q}"
+        " --arm {wildcards.arm:q} --records {params.records:q}"
         " --record {output.record:q} 2>&1 | tee {log:q}"

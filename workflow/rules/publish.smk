@@ -14,14 +14,17 @@ rule figures:
         modules=modules("figures", "looks", "words", "story"),
     output:
         folder=directory("results/figures"),
+    conda:
+        "../../envs/pipeline.yaml"
     log:
         "results/logs/figures.log",
     shell:
-        "{PYTHON:q} {input.script:q} --tables results/tables --overrides {OVERRIDES:q}"
+        "python {input.script:q} --tables results/tables"
         " --out {output.folder:q} 2>&1 | tee {log:q}"
 
 
 rule report:
+    default_target: True
     """
     The report: one self-contained page.
 
@@ -35,11 +38,12 @@ rule report:
         modules=modules("report", "story", "view", "words", "leakscan"),
     output:
         page="results/report/index.html",
-    default_target: True
+    conda:
+        "../../envs/pipeline.yaml"
     log:
         "results/logs/report.log",
     shell:
-        "{PYTHON:q} {input.script:q} --tables results/tables --figures {input.figures:q} --overrides {OVERRIDES:q}"
+        "python {input.script:q} --tables results/tables --figures {input.figures:q}"
         " --out {output.page:q} 2>&1 | tee {log:q}"
 
 
@@ -62,14 +66,16 @@ rule published_tables:
         hosts="results/publish/tables/hosts.parquet",
         verdicts="results/publish/tables/verdicts.parquet",
         scores="results/publish/tables/precheck_scores.parquet",
-    params:
-        nothing="results/publish/no-records",
-        out="results/publish/tables",
+    conda:
+        "../../envs/pipeline.yaml"
     log:
         "results/logs/published-tables.log",
+    params:
+        nothing="results/publish/no-records",
+        out=lambda wildcards, output: str(Path(output.verdicts).parent),
     shell:
-        "{{ {PYTHON:q} {input.script:q} --records {params.nothing:q} --out {params.out:q} &&"
-        " {PYTHON:q} {input.verdicts:q} --records {params.nothing:q} --out {output.verdicts:q}"
+        "{{ python {input.script:q} --records {params.nothing:q} --out {params.out:q} &&"
+        " python {input.verdicts:q} --records {params.nothing:q} --out {output.verdicts:q}"
         " --scores {output.scores:q} ; }} 2>&1 | tee {log:q}"
 
 
@@ -86,12 +92,14 @@ rule publish:
         modules=modules("publish", "story", "view", "words", "figures", "looks", "leakscan"),
     output:
         document="docs/gemma-4-mtp-on-pascal.md",
-    params:
-        tables="results/publish/tables",
-        figures="docs/figures",
+    conda:
+        "../../envs/pipeline.yaml"
     log:
         "results/logs/publish.log",
+    params:
+        tables=lambda wildcards, input: str(Path(input.tables[0]).parent),
+        figures="docs/figures",
     shell:
-        "{{ {PYTHON:q} {input.figures:q} --tables {params.tables:q} --out {params.figures:q} &&"
-        " {PYTHON:q} {input.script:q} --tables {params.tables:q} --figures {params.figures:q}"
+        "{{ python {input.figures:q} --tables {params.tables:q} --out {params.figures:q} &&"
+        " python {input.script:q} --tables {params.tables:q} --figures {params.figures:q}"
         " --out {output.document:q} ; }} 2>&1 | tee {log:q}"

@@ -12,33 +12,40 @@ rule host:
         modules=modules("host", "records"),
     output:
         record=f"{RECORDS}/host.json",
-    params:
-        host=STUDY.settings.host,
     log:
         "results/logs/host.log",
+    conda:
+        "../../envs/pipeline.yaml"
+    params:
+        host=STUDY.settings.host,
     shell:
-        "{PYTHON:q} {input.script:q} --host {params.host:q} --record {output.record:q} 2>&1 | tee {log:q}"
+        "python {input.script:q} --host {params.host:q} --record {output.record:q} 2>&1 | tee {log:q}"
 
 
 rule fetch_model:
     """
     One model through its mirrors, in order.
 
-    Input: configuration. Output: record with sha256, size and place in the cache; the bytes lie in the cache.
+    Input: the files of a checkpoint that is committed here; else the configuration alone. Output: record with sha256,
+    size and place in the cache, where the bytes lie.
     """
     input:
+        checkpoint=committed_files,
         script=script("fetch"),
     output:
         record=f"{RECORDS}/sources/{{model}}.json",
-    params:
-        entry=lambda wildcards: digest(STUDY.models[wildcards.model]),
-    resources:
-        network=1,
     log:
         "results/logs/fetch-{model}.log",
+    conda:
+        "../../envs/pipeline.yaml"
+    resources:
+        network=1,
+    params:
+        host=HOST,
+        entry=lambda wildcards: digest(STUDY.models[wildcards.model]),
     shell:
-        "{PYTHON:q} {input.script:q} --model {wildcards.model:q} --overrides {OVERRIDES:q}"
-        " --cache {CACHE:q} --host {HOST:q} --record {output.record:q} 2>&1 | tee {log:q}"
+        "python {input.script:q} --model {wildcards.model:q}"
+        " --host {params.host:q} --record {output.record:q} 2>&1 | tee {log:q}"
 
 
 rule fetch_archive:
@@ -51,15 +58,18 @@ rule fetch_archive:
         script=script("fetch"),
     output:
         record=f"{RECORDS}/sources/{{converter}}.json",
-    params:
-        entry=lambda wildcards: digest(STUDY.converters[wildcards.converter]),
-    resources:
-        network=1,
     log:
         "results/logs/fetch-{converter}.log",
+    conda:
+        "../../envs/pipeline.yaml"
+    resources:
+        network=1,
+    params:
+        host=HOST,
+        entry=lambda wildcards: digest(STUDY.converters[wildcards.converter]),
     shell:
-        "{PYTHON:q} {input.script:q} --archive {wildcards.converter:q} --overrides {OVERRIDES:q}"
-        " --cache {CACHE:q} --host {HOST:q} --record {output.record:q} 2>&1 | tee {log:q}"
+        "python {input.script:q} --archive {wildcards.converter:q}"
+        " --host {params.host:q} --record {output.record:q} 2>&1 | tee {log:q}"
 
 
 rule environment:
@@ -73,10 +83,14 @@ rule environment:
         lock="envs/{environment}.txt",
     output:
         record=f"{RECORDS}/environments/{{environment}}.json",
-    resources:
-        network=1,
     log:
         "results/logs/environment-{environment}.log",
+    conda:
+        "../../envs/pipeline.yaml"
+    resources:
+        network=1,
+    params:
+        host=HOST,
     shell:
-        "{PYTHON:q} {input.script:q} --environment {wildcards.environment:q} --lock {input.lock:q}"
-        " --cache {CACHE:q} --host {HOST:q} --record {output.record:q} 2>&1 | tee {log:q}"
+        "python {input.script:q} --environment {wildcards.environment:q} --lock {input.lock:q}"
+        " --host {params.host:q} --record {output.record:q} 2>&1 | tee {log:q}"

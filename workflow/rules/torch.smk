@@ -19,6 +19,10 @@ rule torch_probe:
         record=f"{RECORDS}/torch/{{wheel}}.json",
     log:
         "results/logs/torch-{wheel}.log",
+    conda:
+        "../../envs/pipeline.yaml"
+    params:
+        records=lambda wildcards: RECORDS,
     shell:
-        "{PYTHON:q} {input.script:q} --wheel {wildcards.wheel:q} --records {RECORDS:q} --cache {CACHE:q}"
-        " --overrides {OVERRIDES:q} --record {output.record:q} 2>&1 | tee {log:q}"
+        "python {input.script:q} --wheel {wildcards.wheel:q} --records {params.records:q}"
+        " --record {output.record:q} 2>&1 | tee {log:q}"
