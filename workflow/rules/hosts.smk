@@ -17,10 +17,10 @@ rule timeline:
         verdicts="results/timeline/verdicts.parquet",
         svg="results/timeline/timeline.svg",
         png="results/timeline/timeline.png",
-    conda:
-        "../../envs/pipeline.yaml"
     log:
         "results/logs/timeline.log",
+    conda:
+        "../../envs/pipeline.yaml"
     params:
         host=HOST,
         folder=lambda wildcards, output: str(Path(output.verdicts).parent),
@@ -44,13 +44,13 @@ rule bisect:
         modules=modules("bisection", "all_builds", "verdicts"),
     output:
         found="results/bisect/{attempt}.json",
-    params:
-        records=lambda wildcards: RECORDS,
-    conda:
-        "../../envs/pipeline.yaml"
     log:
         "results/logs/bisect-{attempt}.log",
+    conda:
+        "../../envs/pipeline.yaml"
     threads: workflow.cores
+    params:
+        records=lambda wildcards: RECORDS,
     shell:
         "python {input.script:q} --attempt {wildcards.attempt:q} --records {params.records:q}"
         " --out {output.found:q} 2>&1 | tee {log:q}"
@@ -75,12 +75,12 @@ rule lock:
     input:
         script=script("lock"),
         modules=modules("lock"),
-    params:
-        study=STUDY.study.id,
-    conda:
-        "../../envs/pipeline.yaml"
     log:
         "results/logs/lock.log",
+    conda:
+        "../../envs/pipeline.yaml"
+    params:
+        study=STUDY.study.id,
     shell:
         "python {input.script:q} --study {params.study:q} 2>&1 | tee {log:q}"
 
@@ -94,10 +94,10 @@ rule export:
     input:
         script=script("export"),
         modules=modules("bundles", "leakscan"),
-    conda:
-        "../../envs/pipeline.yaml"
     log:
         "results/logs/export.log",
+    conda:
+        "../../envs/pipeline.yaml"
     params:
         host=HOST,
         bundle=f"results/export/{HOST}.zip",

@@ -13,12 +13,12 @@ rule facts:
         modules=modules("gguf_header", "vocabulary", "model_facts"),
     output:
         record=f"{RECORDS}/facts/{{model}}.json",
-    params:
-        host=HOST,
-    conda:
-        "../../envs/pipeline.yaml"
     log:
         "results/logs/facts-{model}.log",
+    conda:
+        "../../envs/pipeline.yaml"
+    params:
+        host=HOST,
     shell:
         "python {input.script:q} --source {input.source:q} --host {params.host:q}"
         " --record {output.record:q} 2>&1 | tee {log:q}"
@@ -36,12 +36,12 @@ rule precheck:
         modules=modules("gguf_header", "vocabulary", "memory_plan", "precheck"),
     output:
         record=f"{RECORDS}/precheck/{{attempt}}/{{engine}}/{{arm}}.json",
-    params:
-        records=lambda wildcards: RECORDS,
-    conda:
-        "../../envs/pipeline.yaml"
     log:
         "results/logs/precheck-{attempt}-{engine}-{arm}.log",
+    conda:
+        "../../envs/pipeline.yaml"
+    params:
+        records=lambda wildcards: RECORDS,
     shell:
         "python {input.script:q} --attempt {wildcards.attempt:q} --engine {wildcards.engine:q}"
         " --arm {wildcards.arm:q} --records {params.records:q}"
