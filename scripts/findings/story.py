@@ -25,6 +25,7 @@ Row = Mapping[str, Any]
 SCOPES = ("as_published", "mechanism")
 VERDICT_ORDER = ("no_longer_holds", "holds", "inconclusive", "not_testable")
 WORKED = ("ok",)
+TRIED = ("conversion", "load", "torch")
 
 
 @dataclass(frozen=True)
@@ -415,17 +416,10 @@ def _attempt(
     measurements: Sequence[Row],
 ) -> AttemptStory:
     plan = configuration.study.attempts.get(attempt.id)
-    roles = configuration.study.roles_of(attempt.id)
-    own = tuple(
-        line
-        for line in outcomes
-        if line.evidence == "measured" and line.attempt == attempt.id and line.kind in ("conversion", "load", "torch")
-    )
-    ended = tuple(
-        line
-        for line in outcomes
-        if line.evidence == "measured" and line.attempt == attempt.id and line.outcome not in WORKED
-    )
+    roles = configuration.study.roles_of(attempt.id) if plan else dict(configuration.study.roles)
+    mine = [line for line in outcomes if line.evidence == "measured" and line.attempt == attempt.id]
+    own = sorted((line for line in mine if line.kind in TRIED), key=_tried_key)
+    ended = sorted((line for line in mine if line.outcome not in WORKED), key=_tried_key)
     used = set(roles) & (set(attempt.roles) | {arm.speculation.drafter for arm in attempt.arms})
     return AttemptStory(
         attempt=attempt,
@@ -435,7 +429,7 @@ def _attempt(
             ArmStory(
                 arm,
                 configuration.models.get(roles.get(arm.speculation.drafter, "")),
-                tuple(str(c) for c in arm.prompt_classes) or tuple(str(c) for c in configuration.study.prompt_classes),
+                _classes(configuration, attempt, arm),
             )
             for arm in attempt.arms
         ),
@@ -450,10 +444,33 @@ def _attempt(
             for (host, name, engine), lines in sorted(panels.items())
             if name == attempt.id
         ),
-        outcomes=own,
+        outcomes=tuple(own),
         refusals=_once(ended),
         scores=tuple(s for s in scores if s.attempt == attempt.id),
         published_rows=tuple(m.id for m in configuration.published.measurements.values() if m.attempt == attempt.id),
+    )
+
+
+def _classes(configuration: Configuration, attempt: Attempt, arm: Arm) -> tuple[str, ...]:
+    """Classes of prompts of an arm; of the study's in general where the study does not run the attempt."""
+    if attempt.id in configuration.study.attempts:
+        return tuple(str(group) for group in configuration.classes_of(attempt.id, arm))
+    return tuple(str(group) for group in arm.prompt_classes or configuration.study.prompt_classes)
+
+
+def _tried_key(line: OutcomeLine) -> tuple[Any, ...]:
+    """Conversions before loads, older builds before newer ones."""
+    place = TRIED.index(line.kind) if line.kind in TRIED else len(TRIED)
+    return (
+        place,
+        line.kind,
+        line.build or 0,
+        line.engine,
+        line.converter,
+        line.arm,
+        line.subject,
+        line.host,
+        line.record,
     )
 
 

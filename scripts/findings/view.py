@@ -126,7 +126,7 @@ def host_name(configuration: Configuration, host: str) -> str:
 def facts(line: OutcomeLine) -> str:
     """The details of an environment, a probe or a download that identify it, on one line."""
     if line.outcome != "ok":
-        return words.sentence(line.reason)
+        return words.said(line.reason)
     found = []
     for name in SHOWN_VERSIONS:
         value = line.detail.get(name)
@@ -195,6 +195,11 @@ def where(line: object) -> str:
     return f"{name} ({words.build(build)})" if name else words.build(build)
 
 
+def about(line: OutcomeLine) -> str:
+    """What a conversion, load or probe was about, without what another column says."""
+    return line.arm or line.subject.removesuffix(f"/{line.converter}") or words.NOTHING
+
+
 def credits_of(lines: Sequence[ImportedLine]) -> list[str]:
     """Source and licence of each imported file, once."""
     found = {f"{line.source or 'source not stated'}, {line.licence or 'licence not stated'}" for line in lines}
@@ -233,6 +238,7 @@ def helpers(story: Story) -> dict[str, Any]:
         "drafts": drafts,
         "imported_model": imported_model,
         "needed": needed,
+        "about": about,
         "facts": facts,
         "where": where,
         "shows_cause": shows_cause,

@@ -127,6 +127,11 @@ def speculation(arm: Arm, drafter: Model | None) -> str:
     return ", ".join([text, *(words.format(value) for words, value in values if value is not None)])
 
 
+def said(text: str) -> str:
+    """Another program's words on one line, unchanged; a dash for none."""
+    return " ".join(text.split()) or NOTHING
+
+
 def true_minus(text: str) -> str:
     """`text` with a true minus sign before numbers, for texts that were written with a hyphen."""
     return re.sub(r"(?<![\w.])-(?=\d)", MINUS, text)

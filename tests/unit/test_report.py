@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import hashlib
 import re
 from html.parser import HTMLParser
@@ -199,6 +200,22 @@ def test_empty_tables_give_a_page_that_says_so(configuration: Configuration) -> 
     Page(page)
     assert "No verdicts yet" in page
     assert "no machine yet" in page
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in (ROOT / "config" / "studies").glob("*.yaml")))
+def test_every_study_of_the_repository_has_a_page(name: str) -> None:
+    other = load_configuration(ROOT, {"study": name}, use_lock=False)
+    page = render_report(tell(other, {table: [] for table in rows()}), {}, SCANNED)
+    Page(page)
+    assert other.study.title in page
+
+
+def test_an_attempt_that_the_study_leaves_out_is_told(configuration: Configuration) -> None:
+    kept = {key: plan for key, plan in configuration.study.attempts.items() if key != "attempt_6"}
+    less = dataclasses.replace(configuration, study=dataclasses.replace(configuration.study, attempts=kept))
+    page = render_report(tell(less, {table: [] for table in rows()}), {}, SCANNED)
+    section = page.split('id="attempt_6"', 1)[1].split("</section>", 1)[0]
+    assert "does not run this attempt" in section
 
 
 @pytest.mark.parametrize(
