@@ -426,11 +426,35 @@ def _build_axis(axes: Axes, rows: pd.DataFrame) -> None:
     axes.set_xticks([(month - EPOCH).days for month in months], [month.strftime("%Y-%m") for month in months])
     axes.set_xlabel("date of the build (marks at the first of a month)")
     axes.grid(axis="y", visible=False)
-    top = axes.secondary_xaxis("top")
-    builds = {int(str(day)): sorted({int(v) for v in part}) for day, part in rows.groupby("day")["build"]}
-    labels = ["/".join(f"b{build}" for build in numbers) for numbers in builds.values()]
-    top.set_xticks(list(builds), labels, rotation=50, ha="left", fontsize=8)
-    top.tick_params(length=3)
+    days: dict[int, int] = {}
+    for row in rows.sort_values("day").itertuples():
+        days.setdefault(int(str(row.build)), int(str(row.day)))
+    low, high = axes.get_xlim()
+    places = spread(list(days.values()), (high - low) * 0.038, high)
+    for (build, day), place in zip(days.items(), places, strict=True):
+        axes.annotate(
+            f"b{build}",
+            (day, 1),
+            xytext=(place, 1.05),
+            xycoords=("data", "axes fraction"),
+            textcoords=("data", "axes fraction"),
+            rotation=50,
+            ha="left",
+            va="bottom",
+            fontsize=8,
+            annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": "#999999", "linewidth": 0.7, "shrinkA": 0, "shrinkB": 0},
+        )
+
+
+def spread(places: Sequence[float], gap: float, end: float) -> list[float]:
+    """Ascending places moved so that neighbours are at least `gap` apart and none lies beyond `end`, little else."""
+    moved = list(places)
+    for index in range(1, len(moved)):
+        moved[index] = max(moved[index], moved[index - 1] + gap)
+    for index in reversed(range(len(moved))):
+        moved[index] = min(moved[index], end - gap * (len(moved) - 1 - index))
+    return moved
 
 
 def _marker(style: Look) -> Line2D:

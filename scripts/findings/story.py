@@ -19,7 +19,7 @@ import pandas as pd
 
 from findings.comparisons import EffectRow, effect_panels
 from findings.config import Arm, Attempt, Configuration, Finding, Model
-from findings.tables import TABLES, read_table
+from findings.tables import TABLES, TableError, read_table
 
 Row = Mapping[str, Any]
 SCOPES = ("as_published", "mechanism")
@@ -240,8 +240,10 @@ class Story:
 def read_rows(folder: Path) -> dict[str, list[Row]]:
     """All tables below `folder` as rows, ordered by content; a table that is not there is empty.
 
-    Raises TableError for a file that is no table of ours.
+    Raises TableError for a folder without any table and for a file that is no table of ours.
     """
+    if not table_files(folder):
+        raise TableError(f"{folder}: holds none of the tables (docs/tables.md); run the target `tables` first")
     found: dict[str, list[Row]] = {}
     for name, table in TABLES.items():
         path = folder / table.filename

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from findings.comparisons import block_interval, effect_panels
-from findings.figures import FIGURES, Drawn, draw_all, fixed_style, percent_label, percent_ticks
+from findings.figures import FIGURES, Drawn, draw_all, fixed_style, percent_label, percent_ticks, spread
 from findings.looks import ARM_KINDS, BACKENDS, EVIDENCE, OUTCOMES, VERDICTS
 from findings.story import frames
 from sample_tables import HOST, rows
@@ -188,3 +188,12 @@ def test_several_outcomes_of_one_build_are_all_drawn(drawn: Drawn) -> None:
     marks = [line.get_ydata()[0] for line in figure.axes[0].get_lines() if line.get_marker() not in ("None", None, "")]
     assert len(marks) == len(POINTS)
     assert len(set(marks)) == 4
+
+
+@given(st.lists(st.floats(0, 200), min_size=1, max_size=15).map(sorted))
+def test_labels_are_set_apart_and_stay_in_order(places: list[float]) -> None:
+    moved = spread(places, 5, 205)
+    assert all(b - a >= 5 - 1e-9 for a, b in pairwise(moved))
+    assert max(moved) <= 205
+    if all(b - a >= 5 for a, b in pairwise(places)):
+        assert moved == pytest.approx(places)

@@ -18,6 +18,7 @@ from findings.config import Configuration, load_configuration
 from findings.leakscan import LeakError
 from findings.publish import TEMPLATES, publish, render_document
 from findings.story import Story, in_order, read_rows, table_files, tell
+from findings.tables import TableError
 from findings.view import Scanned, claim_lines
 from sample_tables import Row, rows, write
 
@@ -295,3 +296,8 @@ def test_percent(value: float | None, decimals: int, text: str) -> None:
 )
 def test_sentence(text: str, expected: str) -> None:
     assert words.sentence(text) == expected
+
+
+def test_a_folder_without_tables_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(TableError, match="run the target `tables` first"):
+        read_rows(tmp_path / "nowhere")
