@@ -37,6 +37,10 @@ if workflow.exec_mode == ExecMode.DEFAULT and not workflow.dryrun:
         path.unlink(missing_ok=True)
 
 
+TEMPLATES = sorted(str(path) for path in (SCRIPTS / "findings" / "templates").iterdir())
+CAPTIONS = sorted(str(path) for path in (SCRIPTS.parent / "workflow" / "report").glob("*.rst"))
+
+
 def modules(*names):
     """Files of findings modules, as inputs: an edit of one makes Snakemake run the rule again."""
     return [str(SCRIPTS / "findings" / f"{name}.py") for name in names]

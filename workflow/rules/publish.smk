@@ -11,7 +11,9 @@ rule figures:
         tables=rules.tables.output,
         verdicts=rules.verdicts.output,
         script=script("figures"),
-        modules=modules("figures", "looks", "words", "story"),
+        modules=modules(
+            "figures", "looks", "words", "story", "comparisons", "buildline", "cost_curves", "breakeven", "tables"
+        ),
     output:
         folder=directory("results/figures"),
     log:
@@ -33,7 +35,9 @@ rule report_page:
         verdicts=rules.verdicts.output,
         figures=rules.figures.output,
         script=script("report"),
-        modules=modules("report", "story", "view", "words", "leakscan"),
+        modules=modules("report", "publish", "story", "view", "words", "looks", "comparisons", "leakscan"),
+        templates=TEMPLATES,
+        captions=CAPTIONS,
     output:
         page="results/report/index.html",
     log:
@@ -96,7 +100,8 @@ rule publish:
         tables=rules.published_tables.output,
         figures=script("figures"),
         script=script("publish"),
-        modules=modules("publish", "story", "view", "words", "figures", "looks", "leakscan"),
+        modules=modules("publish", "story", "view", "words", "figures", "looks", "comparisons", "leakscan"),
+        templates=TEMPLATES,
     output:
         document="docs/gemma-4-mtp-on-pascal.md",
     log:
@@ -107,6 +112,6 @@ rule publish:
         tables=lambda wildcards, input: str(Path(input.tables[0]).parent),
         figures="docs/figures",
     shell:
-        "{{ python {input.figures:q} --tables {params.tables:q} --out {params.figures:q} &&"
+        "{{ python {input.figures:q} --tables {params.tables:q} --records results/publish/no-records --out {params.figures:q} &&"
         " python {input.script:q} --tables {params.tables:q} --figures {params.figures:q}"
         " --out {output.document:q} ; }} 2>&1 | tee {log:q}"
