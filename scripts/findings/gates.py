@@ -86,12 +86,13 @@ def token_count(blocks: Sequence[Block], arms: Sequence[str], asked: int) -> Gat
     return Gate("token_count", not wrong, text)
 
 
-def text_not_degenerate(blocks: Sequence[Block], baseline: str) -> Gate:
-    """The baseline's text is not a loop (a loop is what n-gram speculation copies best).
+def text_not_degenerate(blocks: Sequence[Block], baseline: str, prompt_class: str = "all") -> Gate:
+    """The baseline's text of the judged class is not a loop (a loop is what n-gram speculation copies best).
 
     A class whose purpose is repetition (`list`) is not asked.
     """
-    requests = [r for r in _counted(_runs(blocks, baseline)) if r.prompt_class != "list"]
+    asked = [r for r in _counted(_runs(blocks, baseline)) if r.prompt_class != "list"]
+    requests = [r for r in asked if prompt_class in ("all", r.prompt_class)]
     bad = sorted({request.prompt_id for request in requests if request.degenerate})
     text = f"degenerate baseline text for {', '.join(bad)}" if bad else "the baseline's text is not a loop"
     return Gate("text_not_degenerate", not bad, text)
@@ -175,14 +176,16 @@ def backend_as_asked(blocks: Sequence[Block], backend: str) -> Gate:
     return Gate("backend_as_asked", passed, f"asked {backend}, used {', '.join(sorted(used)) or 'not reported'}")
 
 
-def common_gates(blocks: Sequence[Block], needed: int, asked_tokens: int, backend: str) -> list[Gate]:
+def common_gates(
+    blocks: Sequence[Block], needed: int, asked_tokens: int, backend: str, prompt_class: str = "all"
+) -> list[Gate]:
     """The gates that concern a whole session (all but those of one arm, the null arm and the control)."""
     arms = sorted({name for block in blocks for name in block.arms})
     baseline = next((run.arm for block in blocks for run in block.arms.values() if run.kind == "baseline"), "baseline")
     checks: list[Callable[[], Gate]] = [
         lambda: machine_quiet(blocks, needed),
         lambda: token_count(blocks, arms, asked_tokens),
-        lambda: text_not_degenerate(blocks, baseline),
+        lambda: text_not_degenerate(blocks, baseline, prompt_class),
         lambda: same_bytes(blocks),
         lambda: same_settings(blocks),
         lambda: prompts_fresh(blocks),

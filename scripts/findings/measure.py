@@ -55,9 +55,11 @@ def judged_claims(configuration: Configuration, attempt: str) -> tuple[Judged, .
     arms = {arm.id for arm in configuration.arms_of(attempt)}
     claims = {FindingKind.DOES_NOT_PAY: Claim.DOES_NOT_PAY, FindingKind.PAYS: Claim.PAYS}
     return tuple(
-        Judged(finding.id, finding.arm, finding.prompt_class, claims[finding.kind], Metric(finding.metric))
+        Judged(finding.id, arm, finding.prompt_class, claims[finding.kind], Metric(finding.metric))
         for finding in configuration.findings.values()
-        if finding.attempt == attempt and finding.kind in claims and finding.arm in arms
+        if finding.attempt == attempt and finding.kind in claims
+        for arm in finding.arms or (finding.arm,)
+        if arm in arms
     )
 
 

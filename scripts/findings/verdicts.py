@@ -105,7 +105,7 @@ def is_measured(configuration: Configuration, finding: Finding) -> bool:
     return (
         plan is not None
         and bool(plan.measure)
-        and not plan.requires.gpu
+        and (configuration.study.as_published or not plan.requires.gpu)
         and finding.kind in (FindingKind.DOES_NOT_PAY, FindingKind.PAYS)
     )
 
@@ -142,8 +142,42 @@ def judge_speed(configuration: Configuration, finding: Finding, host: HostRecord
 def _judge_session(
     configuration: Configuration, finding: Finding, session: Record, blocks: Sequence[Block]
 ) -> Judgement:
+    """One session's answer: of the finding's arm, or of all arms that a finding about several kinds names."""
+    arms = finding.arms or (finding.arm,)
+    judged = [_judge_arm(configuration, finding, session, blocks, arm, len(arms)) for arm in arms]
+    return judged[0] if len(judged) == 1 else combined(judged)
+
+
+def combined(judged: Sequence[Judgement]) -> Judgement:
+    """A claim that no kind pays: one that pays ends it, one that is open leaves it open, else the best one speaks.
+
+    "Holds" for all needs no correction for their number (each must be shown, an intersection-union test); "one pays"
+    was already judged at a level divided by it. A kind that proposed nothing cannot pay; it is named, and where no
+    kind proposed anything nothing was tested.
+    """
+    silent = [item for item in judged if item.failed_gates == ("drafter_engaged",)]
+    tried = [item for item in judged if item not in silent]
+    if not tried:
+        return replace(silent[0], reason=f"none of the {len(silent)} kinds proposed anything: {silent[0].reason}")
+    for verdict in (Verdict.NO_LONGER_HOLDS, Verdict.INCONCLUSIVE, Verdict.NOT_TESTABLE):
+        for item in tried:
+            if item.verdict is verdict:
+                return replace(item, reason=f"{item.arm}: {item.reason}")
+    best = max(tried, key=lambda item: item.decision.nominal.mean if item.decision and item.decision.nominal else 0.0)
+    others = f" Proposed nothing here: {', '.join(item.arm for item in silent)}." if silent else ""
+    return replace(best, reason=f"{len(tried)} kinds were measured, the best is {best.arm}. {best.reason}{others}")
+
+
+def _judge_arm(
+    configuration: Configuration,
+    finding: Finding,
+    session: Record,
+    blocks: Sequence[Block],
+    arm: str,
+    kinds: int,
+) -> Judgement:
     plan = sequential_plan(configuration)
-    arm, prompt_class = finding.arm, finding.prompt_class
+    prompt_class = finding.prompt_class
     base = Judgement(Verdict.INCONCLUSIVE, "", arm=arm, prompt_class=prompt_class)
     listed = session.detail.get("arms", {}).get(arm)
     if listed is None:
@@ -155,23 +189,29 @@ def _judge_session(
         return replace(
             base,
             verdict=Verdict.NOT_TESTABLE,
-            reason=f"the arm has no speed to compare: {state}" + (f" ({why})" if why else ""),
+            reason=f"the arm has no speed to compare: {state.replace('_', ' ')}" + (f" ({why})" if why else ""),
             failed_gates=("drafter_engaged",),
             would_make_testable="a pair that drafts with this engine",
         )
     usable = usable_blocks(blocks)
     runs = [block.arms[arm] for block in usable if arm in block.arms]
     states = {class_engagement(run, prompt_class) for run in runs}
-    if runs and Engagement.WITH_DRAFTS not in states:
+    speculating = configuration.attempts[finding.attempt].arm(arm).speculation.type is not SpeculationType.NONE
+    if speculating and runs and Engagement.WITH_DRAFTS not in states:
         return replace(
             base,
+            verdict=Verdict.NOT_TESTABLE,
             reason=f"speculation was on and proposed nothing for the prompts of class {prompt_class}",
             failed_gates=("drafter_engaged",),
             would_make_testable="prompts in which it finds something to propose",
         )
     claim = Claim.PAYS if finding.kind is FindingKind.PAYS else Claim.DOES_NOT_PAY
-    decision = analyse(arm_effects(usable, arm, prompt_class, Metric(finding.metric)), plan, claim)
-    gates = session_gates(configuration, finding.attempt, blocks, arm)
+    effects = arm_effects(usable, arm, prompt_class, Metric(finding.metric))
+    decision = analyse(effects, plan, claim)
+    if decision.decision is Verdict.NO_LONGER_HOLDS and kinds > 1:
+        # "Some kind pays" is found in several places, so each is judged at a level divided by their number.
+        decision = analyse(effects, replace(plan, family=plan.family * kinds), claim)
+    gates = session_gates(configuration, finding.attempt, blocks, arm, prompt_class)
     failed = tuple(gate.name for gate in gates if not gate.passed)
     verdict, reason = decision.decision, decision.reason
     if failed and verdict in (Verdict.HOLDS, Verdict.NO_LONGER_HOLDS):
@@ -180,12 +220,16 @@ def _judge_session(
     return replace(base, verdict=verdict, reason=reason, decision=decision, failed_gates=failed, gates=tuple(gates))
 
 
-def session_gates(configuration: Configuration, attempt: str, blocks: Sequence[Block], arm: str) -> list[Gate]:
-    """Every gate of one arm in one session, the null arm's and the positive control's with it."""
+def session_gates(
+    configuration: Configuration, attempt: str, blocks: Sequence[Block], arm: str, prompt_class: str
+) -> list[Gate]:
+    """Every gate of one arm and prompt class in one session, the null arm's and the positive control's with it."""
     plan = sequential_plan(configuration)
     usable = usable_blocks(blocks)
     backend = next((str(r.settings.get("backend", "")) for b in blocks for r in b.arms.values()), "")
-    gates = common_gates(blocks, plan.looks[0], configuration.study.protocol.predict_tokens, backend or "cpu")
+    gates = common_gates(
+        blocks, plan.looks[0], configuration.study.protocol.predict_tokens, backend or "cpu", prompt_class
+    )
     configured = configuration.attempts[attempt]
     if configured.arm(arm).speculation.type is not SpeculationType.NONE:
         gates.append(drafter_engaged(usable, arm))

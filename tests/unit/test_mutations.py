@@ -313,12 +313,12 @@ def swap_arms(patch: Patch) -> None:
 
 def candidate_is_the_null_arm(patch: Patch) -> None:
     patch.setattr(
-        verdicts, "arm_effects", lambda b, arm, c="all": REAL_ARM_EFFECTS(b, "null" if arm == "draft" else arm, c)
+        verdicts, "arm_effects", lambda b, arm, c="all", *m: REAL_ARM_EFFECTS(b, "null" if arm == "draft" else arm, c)
     )
 
 
 def drop_worst_block(patch: Patch) -> None:
-    def without_worst(b: Sequence[Block], arm: str, c: str = "all") -> list[float]:
+    def without_worst(b: Sequence[Block], arm: str, c: str = "all", *m: Any) -> list[float]:
         values = REAL_ARM_EFFECTS(b, arm, c)
         return [value for value in values if value != min(values)]
 
@@ -326,7 +326,7 @@ def drop_worst_block(patch: Patch) -> None:
 
 
 def drop_best_block(patch: Patch) -> None:
-    def without_best(b: Sequence[Block], arm: str, c: str = "all") -> list[float]:
+    def without_best(b: Sequence[Block], arm: str, c: str = "all", *m: Any) -> list[float]:
         values = REAL_ARM_EFFECTS(b, arm, c)
         return [value for value in values if value != max(values)]
 
@@ -366,13 +366,13 @@ def mean_of_ratios(patch: Patch) -> None:
 
 
 def all_instead_of_the_class(patch: Patch) -> None:
-    patch.setattr(verdicts, "arm_effects", lambda b, arm, c="all": REAL_ARM_EFFECTS(b, arm, "all"))
+    patch.setattr(verdicts, "arm_effects", lambda b, arm, c="all", *m: REAL_ARM_EFFECTS(b, arm, "all"))
 
 
 def requests_as_blocks(patch: Patch) -> None:
     """The within-process variance: every request counts as if it were a block of its own."""
 
-    def per_request(b: Sequence[Block], arm: str, c: str = "all") -> list[float]:
+    def per_request(b: Sequence[Block], arm: str, c: str = "all", *m: Any) -> list[float]:
         values = []
         for item in b:
             plain = {r.prompt_id: r for r in item.arms["baseline"].requests}
