@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from findings.inference import Verdict
 from findings.verdicts import Judgement, combined
 
