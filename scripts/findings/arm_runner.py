@@ -134,7 +134,7 @@ def prepare(configuration: Configuration, attempt: str, engine_id: str, arm: Arm
 def prompts_of(configuration: Configuration, attempt: str, arm: Arm) -> list[Prompt]:
     """The prompts of an arm, in the study's order. The baseline and the null arm answer those of every other arm."""
     classes: dict[PromptClass, None] = {}
-    others = configuration.arms_of(attempt) if arm.kind in ("baseline", "null") else (arm,)
+    others = configuration.measured_arms(attempt) if arm.kind in ("baseline", "null") else (arm,)
     for other in others:
         for name in configuration.classes_of(attempt, other):
             classes[name] = None

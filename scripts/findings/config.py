@@ -176,6 +176,7 @@ class Model:
     files: tuple[ModelFile, ...] = ()
     mirrors: tuple[Mirror, ...] = ()
     converted_from: ConvertedFrom | None = None
+    retyped_from: str | None = None
     sha256: str | None = None
     size_bytes: int | None = None
     locked: bool = True
@@ -275,6 +276,8 @@ class Speculation:
 class Arm:
     """One engine configuration. `engine: alternative` takes the study's alternative to the job's engine.
 
+    `load_only`: it is loaded once per engine and asked a little, never measured in blocks.
+
     `engine_flags` maps a driver to extra arguments; empty `prompt_classes` means the study's (or the attempt's there).
     """
 
@@ -283,6 +286,7 @@ class Arm:
     speculation: Speculation
     prompt_classes: tuple[PromptClass, ...] = ()
     engine: str = "same"
+    load_only: bool = False
     engine_flags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     note: str = ""
 
@@ -689,6 +693,10 @@ class Configuration:
         """The arms that this study runs for an attempt, in the attempt's order (all, unless the study names some)."""
         chosen = self.study.attempts[attempt].arms
         return tuple(arm for arm in self.attempts[attempt].arms if not chosen or arm.id in chosen)
+
+    def measured_arms(self, attempt: str) -> tuple[Arm, ...]:
+        """The arms that run in the blocks of a session."""
+        return tuple(arm for arm in self.arms_of(attempt) if not arm.load_only)
 
     def classes_of(self, attempt: str, arm: Arm) -> tuple[PromptClass, ...]:
         """Prompt classes of an arm: its own, else the attempt's in this study, else the study's."""

@@ -277,9 +277,14 @@ def _model_errors(documents: Mapping[str, Any]) -> list[str]:
     converters = _ids(documents["engines"]["converters"])
     for name, model in models.items():
         where = f"{file}: models[{name}]"
-        made, mirrors = model["converted_from"], model["mirrors"]
-        if bool(made) == bool(mirrors):
-            errors.append(f"{where}: has {'both' if made else 'neither'} mirrors and converted_from; give one of them")
+        made, mirrors, retyped = model["converted_from"], model["mirrors"], model["retyped_from"]
+        ways = {"mirrors": mirrors, "converted_from": made, "retyped_from": retyped}
+        given = [key for key, value in ways.items() if value]
+        if len(given) != 1:
+            errors.append(f"{where}: has {' and '.join(given) or 'none'} of {', '.join(ways)}; give exactly one")
+        if retyped:
+            known = [key for key, other in models.items() if other["format"] == "gguf" and not other["retyped_from"]]
+            errors += _unknown(f"{where}.retyped_from", retyped, known, "a GGUF")
         if model["format"] == "gguf" and not model["file"]:
             errors.append(f"{where}.file: '' is empty; a gguf needs the name of its file")
         if model["format"] == "checkpoint" and not model["files"]:

@@ -52,7 +52,7 @@ def unmet_requirement(requires: Requirements, host: Record) -> str:
 
 def judged_claims(configuration: Configuration, attempt: str) -> tuple[Judged, ...]:
     """The speed claims about an attempt's arms that a session has to settle."""
-    arms = {arm.id for arm in configuration.arms_of(attempt)}
+    arms = {arm.id for arm in configuration.measured_arms(attempt)}
     claims = {FindingKind.DOES_NOT_PAY: Claim.DOES_NOT_PAY, FindingKind.PAYS: Claim.PAYS}
     return tuple(
         Judged(finding.id, arm, finding.prompt_class, claims[finding.kind], Metric(finding.metric))
@@ -70,7 +70,7 @@ def measure_attempt(job: Job, attempt: str, engine_id: str, folder: Path, say: C
     missing = unmet_requirement(configuration.study.attempts[attempt].requires, place.read("host.json"))
     if missing:
         return _unrun_session(job, attempt, engine_id, Outcome.NOT_RUN, missing)
-    arms = configuration.arms_of(attempt)
+    arms = configuration.measured_arms(attempt)
     bench = _Bench(
         {arm.id: prepare(configuration, attempt, engine_id, arm, place) for arm in arms},
         {arm.id: prompts_of(configuration, attempt, arm) for arm in arms},
@@ -122,7 +122,7 @@ def _rotated(prompts: list[Prompt], number: int) -> list[Prompt]:
 
 def _session_plan(job: Job, attempt: str, engine_id: str, bench: _Bench) -> SessionPlan:
     configuration = job.configuration
-    arms = configuration.arms_of(attempt)
+    arms = configuration.measured_arms(attempt)
     sequential = sequential_plan(configuration)
     control = next((arm for arm in arms if arm.kind is ArmKind.POSITIVE_CONTROL), None)
     classes = configuration.classes_of(attempt, control) if control else ()

@@ -251,7 +251,7 @@ def judge_conversion(configuration: Configuration, finding: Finding, host: HostR
     wanted = _checkpoints(configuration, finding)
     found: dict[str, list[Record]] = {}
     for path, record in sorted(host.records.items()):
-        if record.kind is not Kind.CONVERSION:
+        if record.kind is not Kind.CONVERSION or not path.startswith("conversions/"):
             continue
         _, checkpoint, name = PurePosixPath(path).parts
         converter_id = name.removesuffix(".json")
@@ -439,6 +439,13 @@ def judge_fit(configuration: Configuration, finding: Finding, host: HostRecords)
     ]
 
 
+def judge_cause(configuration: Configuration, finding: Finding, host: HostRecords) -> list[Judgement]:
+    """`root_cause`: a drafter that has the named cause and nothing else; if it drafts all the same, that is not it."""
+    if not finding.arm:
+        return judge_nothing(configuration, finding, host)
+    return _per_engine(configuration, finding, host, _engagement_verdict)
+
+
 def judge_nothing(configuration: Configuration, finding: Finding, host: HostRecords) -> list[Judgement]:
     """Claims that rest on published or imported evidence alone."""
     del configuration, host
@@ -462,7 +469,7 @@ RULES: Mapping[FindingKind, Rule] = {
     FindingKind.TORCH_DROPPED: judge_torch,
     FindingKind.ECOSYSTEM: judge_nothing,
     FindingKind.EXTERNAL: judge_nothing,
-    FindingKind.ROOT_CAUSE: judge_nothing,
+    FindingKind.ROOT_CAUSE: judge_cause,
 }
 
 

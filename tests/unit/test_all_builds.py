@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from findings.all_builds import converters_of_timeline, current_flip, engines_of_timeline, next_build, with_all_builds
 from findings.config import Driver, load_configuration
 

@@ -118,7 +118,7 @@ def test_mini_needs_no_lock_no_hub_and_no_gpu() -> None:
         for role_model in mini.study.roles_of(name).values():
             one = mini.models[role_model]
             assert one.locked
-            assert one.converted_from or one.mirrors[0].kind in ("pypi", "path")
+            assert one.converted_from or one.retyped_from or one.mirrors[0].kind in ("pypi", "path")
     assert mini.study.gpu_layers == 0
 
 
@@ -157,7 +157,11 @@ def test_prompts_of_takes_as_many_per_class_as_the_protocol_says(shipped: Config
 
 def test_roles_of_an_attempt_override_those_of_the_study() -> None:
     mini = load_configuration(ROOT)
-    assert mini.study.roles_of("attempt_1") == {"target": "gemma-3-270m-q4-k-m", "drafter": "smollm2-135m-q4-1"}
+    assert mini.study.roles_of("attempt_1") == {
+        "target": "gemma-3-270m-q4-k-m",
+        "drafter": "smollm2-135m-q4-1",
+        "retyped": "gemma-3-270m-other-token-types",
+    }
     assert mini.study.roles_of("attempt_4")["target"] == "tiny-gemma4-target-f16"
 
 
@@ -509,7 +513,7 @@ MISTAKES: dict[str, tuple[str, Change, tuple[str, ...]]] = {
     "neither mirrors nor conversion": (
         "models.yaml",
         set_key("models", SMOL, "mirrors", []),
-        (f"models[{SMOL}]: has neither mirrors and converted_from",),
+        (f"models[{SMOL}]: has none of mirrors, converted_from, retyped_from", "give exactly one"),
     ),
     "converted from an unknown checkpoint": (
         "models.yaml",

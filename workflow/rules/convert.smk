@@ -24,3 +24,26 @@ rule convert:
         "python {input.script:q} --model {wildcards.model:q} --converter {wildcards.converter:q}"
         " --records {params.records:q}"
         " --record {output.record:q} 2>&1 | tee {log:q}"
+
+
+rule retype:
+    """
+    A copy of a model with other token types, to test whether engines compare them.
+
+    Input: record of the original. Output: record of the copy, which lies in the cache.
+    """
+    input:
+        original=lambda wildcards: f"{RECORDS}/{plan.model_record(STUDY, STUDY.models[wildcards.model].retyped_from)}",
+        script=script("retype"),
+        modules=modules("retype", "gguf_header"),
+    output:
+        record=f"{RECORDS}/retyped/{{model}}.json",
+    log:
+        "results/logs/retype-{model}.log",
+    conda:
+        "../../envs/pipeline.yaml"
+    params:
+        records=lambda wildcards: RECORDS,
+    shell:
+        "python {input.script:q} --model {wildcards.model:q} --records {params.records:q}"
+        " --record {output.record:q} 2>&1 | tee {log:q}"
