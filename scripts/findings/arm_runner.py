@@ -30,6 +30,7 @@ from findings.engine.client import (
 from findings.engine.drivers import RunningEngine, start_engine
 from findings.engine.failure import EngineFailure
 from findings.engine.features import features_from_detail
+from findings.engine.reported import backend_of_buffers, reported_settings
 from findings.machine import LoadWatch
 from findings.programs import engine_program, program_sha256
 from findings.records import Engagement, Outcome, Record, clip_log, read_record, sha256_text, utc_now
@@ -249,6 +250,7 @@ def _ask(
     log = engine.log_text()
     state = engagement(ready.launch, settings, completions, log)
     _, tail = clip_log(log)
+    devices = backend_used(log)
     report = watch.report
     outcome, reason = (failure.outcome, failure.reason) if failure else (Outcome.OK, "")
     if failure is None and state is Engagement.NOT_ENGAGED:
@@ -266,7 +268,9 @@ def _ask(
         machine=report.machine if report else {},
         settings={
             **settings,
-            **backend_used(log),
+            **reported_settings(log),
+            **devices,
+            "backend_used": backend_of_buffers(devices.get("buffers_mib", {})),
             "backend": ready.engine.backend.value,
             "vocabulary": vocabulary_message(log),
             "draft_counters": asdict(counters) if counters is not None else None,

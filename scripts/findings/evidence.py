@@ -176,7 +176,7 @@ def _of_block(file: RecordFile, record: Record, block: Block, known: Lookup) -> 
 
 def _model(run: ArmRun, known: Lookup) -> tuple[str, str]:
     """(id, quantization) of the model that generated, by its bytes; the server's name for it where they are unknown."""
-    reported = str(run.settings.get("model", "") or "")
+    reported = str(run.settings.get("model_file", "") or "")
     return known.models.get(run.model_sha256, (Path(reported).name or run.model_sha256[:12], ""))
 
 

@@ -17,8 +17,14 @@ from findings.records import Engagement, Outcome
 QUIET_LIMIT = 0.10
 # Share of available memory below which the next allocation may start to swap.
 HEADROOM_LIMIT = 0.05
-# What must be the same in every arm for a ratio to mean anything.
-EQUAL_SETTINGS = ("n_ctx", "n_batch", "n_ubatch", "n_threads", "cache_type_k", "cache_type_v", "total_slots", "model")
+# What must be the same in every arm for a ratio to mean anything: what /props, /slots and /v1/models say
+# (client.server_settings) and what the log says (reported.reported_settings).
+EQUAL_SETTINGS = (
+    "n_ctx", "slots", "sampling", "model_file", "model_bytes", "n_params", "vocab_type",
+    "n_batch", "n_ubatch", "n_threads", "n_threads_batch", "kv_unified", "cache_type_k", "cache_type_v",
+)  # fmt: skip
+# What only arms on the same backend can share; a comparison of backends compares these.
+EQUAL_IN_A_BACKEND = ("build_info", "flash_attn", "ftype")
 THROTTLE_HARMLESS = frozenset({"none", "gpu_idle", "applications_clocks_setting"})
 
 
@@ -60,6 +66,11 @@ def _runs(blocks: Iterable[Block], arm: str) -> list[ArmRun]:
     return [block.arms[arm] for block in blocks if arm in block.arms]
 
 
+def _backend(run: ArmRun) -> str:
+    """The backend that an arm was asked to use."""
+    return str(run.settings.get("backend", ""))
+
+
 def _counted(runs: Iterable[ArmRun]) -> list[RequestResult]:
     return [request for run in runs for request in run.requests if request.counted]
 
@@ -99,22 +110,26 @@ def text_not_degenerate(blocks: Sequence[Block], baseline: str, prompt_class: st
 
 
 def same_bytes(blocks: Sequence[Block]) -> Gate:
-    """Engine and target model had the same sha256 in all arms of all blocks."""
+    """Engine and target model had the same sha256 in all arms of all blocks (one engine for each backend)."""
     runs = [run for block in blocks for run in block.arms.values() if run.outcome is Outcome.OK]
-    engines = {run.engine_sha256 for run in runs}
+    engines = {(_backend(run), run.engine_sha256) for run in runs}
     models = {run.model_sha256 for run in runs}
-    passed = len(engines) <= 1 and len(models) <= 1
-    text = "one engine and one target model in all arms" if passed else f"engines {engines}, models {models}"
+    passed = len(engines) <= len({backend for backend, _ in engines}) and len(models) <= 1
+    hashes = sorted({sha256[:12] for _, sha256 in engines}), sorted(sha256[:12] for sha256 in models)
+    text = "one engine and one target model in all arms" if passed else f"engines {hashes[0]}, models {hashes[1]}"
     return Gate("same_bytes", passed, text)
 
 
 def same_settings(blocks: Sequence[Block]) -> Gate:
-    """What the servers report about context, batch, threads, cache, slots and model is equal in all arms."""
+    """What the servers report of context, batch, threads, cache, slots, sampling and model is equal in all arms."""
     seen: dict[str, set[str]] = {}
     for run in (run for block in blocks for run in block.arms.values() if run.outcome is Outcome.OK):
         for key in EQUAL_SETTINGS:
-            if key in run.settings:
+            if run.settings.get(key) not in (None, {}):
                 seen.setdefault(key, set()).add(str(run.settings[key]))
+        for key in EQUAL_IN_A_BACKEND:
+            if run.settings.get(key) is not None:
+                seen.setdefault(f"{key} ({_backend(run)})", set()).add(str(run.settings[key]))
     different = {key: sorted(values) for key, values in seen.items() if len(values) > 1}
     text = (
         f"differ: {different}" if different else f"equal in all arms: {', '.join(sorted(seen)) or 'nothing reported'}"
@@ -165,15 +180,11 @@ def clocks_steady(blocks: Sequence[Block]) -> Gate:
 
 
 def backend_as_asked(blocks: Sequence[Block], backend: str) -> Gate:
-    """The backend that the log shows is the one that was asked for."""
-    used = {
-        str(run.settings["backend_used"])
-        for block in blocks
-        for run in block.arms.values()
-        if run.outcome is Outcome.OK and run.settings.get("backend_used")
-    }
-    passed = not used or used == {backend}
-    return Gate("backend_as_asked", passed, f"asked {backend}, used {', '.join(sorted(used)) or 'not reported'}")
+    """The backend that the log shows is the one that each arm was asked to use (`backend` where an arm has none)."""
+    runs = [run for block in blocks for run in block.arms.values() if run.outcome is Outcome.OK]
+    pairs = {(_backend(run) or backend, str(run.settings.get("backend_used") or "")) for run in runs}
+    text = "; ".join(f"asked {asked}, used {used or 'not reported'}" for asked, used in sorted(pairs))
+    return Gate("backend_as_asked", all(used in ("", asked) for asked, used in pairs), text or "nothing ran")
 
 
 def common_gates(

@@ -47,7 +47,7 @@ def arm(name: str, kind: str, speculation: str, requests: tuple[RequestResult, .
         "engine_cpu_s": 4.0,
         "engine_wall_s": 2.0,
         "rss_bytes": 5 * 10**8,
-        "settings": {"model": "gemma.gguf", "n_ctx": 2048},
+        "settings": {"model_file": "gemma.gguf", "n_ctx": 2048},
         "engine_sha256": "e" * 64,
         "model_sha256": MODEL_SHA256,
         "log_sha256": "f" * 64,

@@ -76,3 +76,37 @@ def test_blocks_are_chosen_by_load_and_baseline_alone() -> None:
     no_baseline = block(2, changed(0, outcome=Outcome.CRASHED))
     slow = block(3, [CLEAN[0], CLEAN[1], arm_run("draft", speed=1.0, drafted=5)])
     assert gates.usable_blocks([noisy, no_baseline, slow]) == [slow]
+
+
+GPU_A = {"n_ctx": 2048, "backend": "cuda", "backend_used": "cuda", "build_info": "b11549-a", "flash_attn": "disabled"}
+GPU_B = {
+    "n_ctx": 2048,
+    "backend": "vulkan",
+    "backend_used": "vulkan",
+    "build_info": "b11549-b",
+    "flash_attn": "enabled",
+}
+
+
+def test_arms_on_two_backends_may_differ_in_what_a_backend_brings_along_and_in_nothing_else() -> None:
+    runs = [
+        arm_run("baseline", "baseline", settings=GPU_A),
+        arm_run("null", "null", settings=GPU_A),
+        arm_run("vulkan", settings=GPU_B, engine_sha256="f" * 64),
+    ]
+    assert failed(runs) == set()
+    assert failed([*runs[:2], replace(runs[2], settings={**GPU_B, "n_ctx": 4096})]) == {"same_settings"}
+    assert failed([*runs[:2], replace(runs[2], settings={**GPU_B, "backend_used": "cpu"})]) == {"backend_as_asked"}
+    assert failed([runs[0], replace(runs[1], engine_sha256="f" * 64), runs[2]]) == {"same_bytes"}
+    assert failed([runs[0], replace(runs[1], settings={**GPU_A, "flash_attn": "enabled"}), runs[2]]) == {
+        "same_settings"
+    }
+
+
+@pytest.mark.parametrize("key", gates.EQUAL_SETTINGS)
+def test_every_setting_that_must_be_equal_is_looked_at(key: str) -> None:
+    base = dict.fromkeys(gates.EQUAL_SETTINGS, 1)
+    runs = [replace(run, settings=base) for run in CLEAN]
+    assert failed(runs) == set()
+    assert failed([*runs[:2], replace(runs[2], settings={**base, key: 2})]) == {"same_settings"}
+    assert failed([*runs[:2], replace(runs[2], settings={**base, key: None})]) == set()  # not reported is no difference

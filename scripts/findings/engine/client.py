@@ -31,6 +31,8 @@ WARM_UP_PROMPT = "A quiet morning by the river."
 DEGENERATE_MIN_TOKENS = 24
 DEGENERATE_MAX_PERIOD = 8
 DEGENERATE_SHARE = 0.75
+# The slot's parameters that decide which token is taken; they are the same in all arms.
+SAMPLING = ("temperature", "seed", "top_k", "top_p", "min_p", "repeat_penalty", "ignore_eos", "samplers")
 VOCAB_TYPES = {0: "none", 1: "SPM", 2: "BPE", 3: "WPM", 4: "UGM", 5: "RWKV", 6: "PLaMo2"}
 
 
@@ -245,7 +247,7 @@ def server_settings(server: Endpoint, timeout_s: float = INFO_TIMEOUT_S) -> dict
     """What the server says about itself, as far as this build says it; unknown values are None.
 
     Keys: n_ctx, slots, build_info, model_file, model_bytes, n_params, n_vocab, vocab_type ("SPM", "BPE" ...), ftype,
-    speculative (whether the slot can speculate), speculative_params (the slot's, after a request).
+    speculative (whether the slot can speculate), speculative_params and sampling (the slot's, after a request).
     """
     props = _optional(server, "/props", timeout_s)
     models = _optional(server, "/v1/models", timeout_s)
@@ -272,6 +274,7 @@ def server_settings(server: Endpoint, timeout_s: float = INFO_TIMEOUT_S) -> dict
         "ftype": props.get("model_ftype") or meta.get("ftype"),
         "speculative": slot.get("speculative"),
         "speculative_params": {k: v for k, v in parameters.items() if str(k).startswith("speculative.")},
+        "sampling": {name: parameters[name] for name in SAMPLING if name in parameters},
     }
 
 
