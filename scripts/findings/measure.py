@@ -16,7 +16,7 @@ from findings.costs import measure_costs
 from findings.inference import Claim, Metric
 from findings.job import Job
 from findings.records import Engagement, Kind, Outcome, Record, utc_now
-from findings.session import ArmSpec, Judged, SessionPlan, run_session
+from findings.session import ArmRunner, ArmSpec, Judged, SessionPlan, run_session
 from findings.verdicts import sequential_plan
 
 # How many noisy blocks a session may replace, as a share of its planned maximum.
@@ -26,7 +26,7 @@ MOST_DRAFTED = 16
 
 
 @dataclass(frozen=True)
-class _Bench:
+class Bench:
     """The arms of a session with the prompts that each answers."""
 
     arms: Mapping[str, Ready | Blocked]
@@ -70,15 +70,34 @@ def measure_attempt(job: Job, attempt: str, engine_id: str, folder: Path, say: C
     missing = unmet_requirement(configuration.study.attempts[attempt].requires, place.read("host.json"))
     if missing:
         return _unrun_session(job, attempt, engine_id, Outcome.NOT_RUN, missing)
-    arms = configuration.measured_arms(attempt)
-    bench = _Bench(
-        {arm.id: prepare(configuration, attempt, engine_id, arm, place) for arm in arms},
-        {arm.id: prompts_of(configuration, attempt, arm) for arm in arms},
-    )
-    session = _session_plan(job, attempt, engine_id, bench)
+    bench = prepare_bench(job, attempt, engine_id)
+    session = session_plan(job, attempt, engine_id, bench)
     baseline = bench.arms[configuration.attempts[attempt].baseline.id]
     if isinstance(baseline, Blocked):
         return _unrun_session(job, attempt, engine_id, baseline.outcome, baseline.reason)
+    protocol = configuration.study.protocol
+
+    def meter(active: Sequence[str]) -> Mapping[str, Any]:
+        running = {n: p for n, p in bench.arms.items() if n in active and isinstance(p, Ready)}
+        return measure_costs(
+            baseline, {n: p for n, p in running.items() if p.drafter_path}, _most_drafted(running.values()), protocol
+        )
+
+    return run_session(session, folder, arm_runner(configuration, bench), meter, say)
+
+
+def prepare_bench(job: Job, attempt: str, engine_id: str) -> Bench:
+    """Every measured arm of an attempt, ready to start or blocked. Raises RecordError where a stage has not run."""
+    configuration, place = job.configuration, Place(job.records, job.cache)
+    arms = configuration.measured_arms(attempt)
+    return Bench(
+        {arm.id: prepare(configuration, attempt, engine_id, arm, place) for arm in arms},
+        {arm.id: prompts_of(configuration, attempt, arm) for arm in arms},
+    )
+
+
+def arm_runner(configuration: Configuration, bench: Bench) -> ArmRunner:
+    """What a session calls for each arm of each block: a fresh process that is asked this block's prompts."""
     protocol = configuration.study.protocol
 
     def run(spec: ArmSpec, number: int, position: int) -> ArmRun:
@@ -97,13 +116,7 @@ def measure_attempt(job: Job, attempt: str, engine_id: str, folder: Path, say: C
             position=position,
         )
 
-    def meter(active: Sequence[str]) -> Mapping[str, Any]:
-        running = {n: p for n, p in bench.arms.items() if n in active and isinstance(p, Ready)}
-        return measure_costs(
-            baseline, {n: p for n, p in running.items() if p.drafter_path}, _most_drafted(running.values()), protocol
-        )
-
-    return run_session(session, folder, run, meter, say)
+    return run
 
 
 def _most_drafted(arms: Iterable[Ready]) -> int:
@@ -120,7 +133,8 @@ def _rotated(prompts: list[Prompt], number: int) -> list[Prompt]:
     return [*prompts[shift:], *prompts[:shift]]
 
 
-def _session_plan(job: Job, attempt: str, engine_id: str, bench: _Bench) -> SessionPlan:
+def session_plan(job: Job, attempt: str, engine_id: str, bench: Bench) -> SessionPlan:
+    """The plan of a session: arms, claims to settle, looks, and the identity that an interrupted run must share."""
     configuration = job.configuration
     arms = configuration.measured_arms(attempt)
     sequential = sequential_plan(configuration)
@@ -141,7 +155,7 @@ def _session_plan(job: Job, attempt: str, engine_id: str, bench: _Bench) -> Sess
     )
 
 
-def _identity(configuration: Configuration, attempt: str, engine_id: str, bench: _Bench) -> dict[str, Any]:
+def _identity(configuration: Configuration, attempt: str, engine_id: str, bench: Bench) -> dict[str, Any]:
     """What must be the same for a block to belong to a session: bytes, settings, prompts, protocol."""
     arms: dict[str, Any] = {}
     for name, prepared in bench.arms.items():
