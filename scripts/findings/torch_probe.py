@@ -30,7 +30,7 @@ PASCAL = 61
 LIBRARIES = ("flash-attn", "vllm", "bitsandbytes", "sglang", "xformers", "triton")
 PROBE_TIMEOUT_S = 300.0
 EVIDENCE_ONLY = (
-    "published evidence only: this build is not installed here (gigabytes); probe one with --python or --wheel"
+    "published evidence only: this build is not installed here (gigabytes); probe one with --python or --wheel-file"
 )
 READ_BYTES = 8 * 1024 * 1024
 
