@@ -1,6 +1,6 @@
 """Ask one build of PyTorch which GPU architectures it carries, and write the record.
 
-In the workflow: --wheel ID --records results/records/HOST --cache FOLDER (an id in config/engines.yaml, torch_wheels).
+In the workflow: --wheel ID --records results/records/HOST (an id in config/engines.yaml, torch_wheels).
 By hand: --python INTERPRETER, or --wheel-file FILE.whl (nothing is installed).
 """
 
@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from findings.cache import cache_root
 from findings.environments import environment_python
-from findings.job import configured, progress
+from findings.job import configured, given_overrides, progress
 from findings.records import Kind, Outcome, Record, RecordError, read_record, redact, utc_now, write_record
 from findings.torch_probe import ProbeError, not_probed, probe_python, probe_wheel
 
@@ -23,9 +24,9 @@ def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--wheel", default="", help="id of the build; with --records one of config/engines.yaml")
     parser.add_argument("--records", type=Path, help="results/records/<host>")
-    parser.add_argument("--cache", type=Path, help="cache folder, with --records")
+    parser.add_argument("--cache", type=Path, default=cache_root(), help="cache folder, with --records")
     parser.add_argument("--config-root", type=Path, default=Path(), help="folder that holds config/ (default: here)")
-    parser.add_argument("--overrides", default="{}", help="JSON that replaces keys of config/config.yaml")
+    parser.add_argument("--overrides", default=given_overrides(), help="JSON that replaces keys of config/config.yaml")
     parser.add_argument("--python", type=Path, help="interpreter whose torch is asked")
     parser.add_argument("--wheel-file", type=Path, help="a wheel of torch, read without installing it")
     parser.add_argument("--record", type=Path, required=True, help="JSON file to write")
@@ -56,12 +57,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if given.wheel_file:
             record = probe_wheel(given.wheel or given.wheel_file.name, given.wheel_file)
-        elif given.records and given.wheel and (given.cache or given.python):
+        elif given.records and given.wheel:
             record = configured_probe(given)
         elif given.python:
             record = probe_python(given.wheel or "by-hand", given.python.absolute())
         else:
-            parser.error("give --wheel, --records and --cache, or --python, or --wheel-file")
+            parser.error("give --wheel and --records, or --python, or --wheel-file")
     except (ProbeError, RecordError, ValueError) as error:
         print(f"torch_probe: {redact(str(error))}", file=sys.stderr)
         return 1
