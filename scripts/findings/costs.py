@@ -1,7 +1,11 @@
 """What tokens cost on this machine: verifying w tokens at once, and drafting one; the input of the break-even.
 
 The target's cost of w tokens is the time that the server reports for a prompt of which all but the last w tokens are
-cached; that works in every build. The drafter's cost of one token is its own speed, run alone as a target.
+cached; that works in every build. For a model with a sliding window it needs the full cache (`swa_full`): without it
+the server keeps checkpoints instead, goes back to one a few tokens before the end of what is cached, and computes the
+last four tokens in a run of their own, so that no time belongs to w tokens.
+
+The drafter's cost of one token is its own speed, run alone as a target.
 """
 
 from __future__ import annotations
@@ -13,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from findings.arm_runner import WARMUP_PROMPT, Ready
-from findings.config import Protocol
+from findings.config import Driver, Protocol
+from findings.engine.arms import Launch
 from findings.engine.client import complete, tokenize
 from findings.engine.drivers import start_engine
 from findings.engine.failure import EngineFailure
@@ -60,9 +65,10 @@ def _target_costs(ready: Ready, widths: Sequence[int], protocol: Protocol) -> di
     """Milliseconds for each width, REPEATS times; a width whose prompt was not cached as wanted is left out."""
     limit = protocol.request_timeout_s
     found: dict[str, list[float]] = {}
+    launch = with_full_cache(ready.launch)
     with (
         tempfile.TemporaryDirectory(prefix="findings-costs-") as folder,
-        start_engine(ready.engine, ready.program, ready.launch, Path(folder), protocol.start_timeout_s) as engine,
+        start_engine(ready.engine, ready.program, launch, Path(folder), protocol.start_timeout_s) as engine,
     ):
         words = tokenize(engine.endpoint, PREFIX_TEXT, limit)
         prefix, pool = words[:PREFIX_TOKENS], words[5:]
@@ -78,6 +84,13 @@ def _target_costs(ready: Ready, widths: Sequence[int], protocol: Protocol) -> di
     return found
 
 
+def with_full_cache(launch: Launch) -> Launch:
+    """The launch with a cache that keeps every token, also of layers with a sliding window."""
+    if launch.driver is Driver.LLAMA_SERVER:
+        return replace(launch, flags=(*launch.flags, "--swa-full"))
+    return replace(launch, settings={**launch.settings, "swa_full": True})
+
+
 def _draft_costs(baseline: Ready, ready: Ready, protocol: Protocol) -> list[float]:
     """Milliseconds per generated token of the drafter alone, on the same engine without speculation."""
     launch = _as_target(baseline, ready)
@@ -91,7 +104,7 @@ def _draft_costs(baseline: Ready, ready: Ready, protocol: Protocol) -> list[floa
     return [answer.predicted_ms / answer.predicted_n for answer in answers if answer.predicted_n]
 
 
-def _as_target(baseline: Ready, ready: Ready) -> Any:
+def _as_target(baseline: Ready, ready: Ready) -> Launch:
     """The baseline's launch with the drafter's file in the place of the target's."""
     mine, theirs = str(baseline.model_path), str(ready.drafter_path)
     settings = {name: theirs if value == mine else value for name, value in baseline.launch.settings.items()}
