@@ -314,7 +314,8 @@ def arm_outcome_rows(common: Row, block: Block, known: Lookup) -> Iterator[Row]:
 
 def outcome_row(file: RecordFile, record: Record, known: Lookup) -> Row:
     """The row of any record but a block."""
-    converter = Path(file.relative).stem if record.kind is Kind.CONVERSION else ""
+    # conversions/<checkpoint>/<converter>.json; a model that is derived without a converter is recorded elsewhere.
+    converter = Path(file.relative).stem if file.relative.startswith("conversions/") else ""
     build = known.engines.get(record.engine, (None, ""))[0]
     if converter:
         build = known.converters.get(converter, record.detail.get("build"))

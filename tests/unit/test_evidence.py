@@ -187,7 +187,11 @@ def test_every_record_is_an_outcome_with_its_prediction(plain: Configuration, re
     write_record(folder / "loads" / "attempt_1" / ENGINE / "draft.json", load)
     converted = Record(Kind.CONVERSION, "tiny-target", Outcome.REFUSED, reason="not supported", host=HOST)
     write_record(folder / "conversions" / "tiny-target" / "converter-b9002.json", converted)
-    rows = {(r["kind"], r["arm"]): r for r in tables_of(plain, records, tmp_path / "t")["outcomes"]}
+    derived = Record(Kind.CONVERSION, "retyped", Outcome.OK, host=HOST)
+    write_record(folder / "derived" / "retyped.json", derived)
+    listed = tables_of(plain, records, tmp_path / "t")["outcomes"]
+    assert [r["converter"] for r in listed if r["subject"] == "retyped"] == [""]
+    rows = {(r["kind"], r["arm"]): r for r in listed if r["subject"] != "retyped"}
     row = rows[("load", "draft")]
     assert (row["outcome"], row["reason"], row["engagement"]) == ("not_engaged", load.reason, "not_engaged")
     assert row["prediction"] == "will not engage"

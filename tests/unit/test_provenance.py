@@ -106,7 +106,7 @@ def test_a_refusal_leads_to_the_record_of_the_conversion(tables: Tables) -> None
     assert [o["subject"] for o in found.outcomes] == ["tiny-target"]
     (source,) = found.sources
     assert source.hashes == {"source.sha256": "b" * 64}
-    assert source.versions == {"torch": "2.13.0"}
+    assert source.versions["torch"] == "2.13.0"
     text = as_text(found)
     assert "conversion tiny-target: refused not supported" in text
     assert "version of torch: 2.13.0" in text
