@@ -103,3 +103,20 @@ rule export:
         bundle=f"results/export/{HOST}.zip",
     shell:
         "python {input.script:q} --records results/records --host {params.host:q} --out {params.bundle:q} 2>&1 | tee {log:q}"
+
+
+rule doctor:
+    """
+    What this machine has, what of the study can run on it, how much would be fetched, how long it takes.
+
+    Output: text on the terminal and in the log; always made anew, fetches nothing.
+    """
+    input:
+        script=script("doctor"),
+        modules=modules("doctor", "gpu_checks", "host"),
+    log:
+        "results/logs/doctor.log",
+    conda:
+        "../../envs/pipeline.yaml"
+    shell:
+        "python {input.script:q} 2>&1 | tee {log:q}"
