@@ -15,6 +15,7 @@ from pathlib import Path
 
 from findings.bisection import bisect_attempt
 from findings.cache import CacheError
+from findings.interrupted import end_with_workflow
 from findings.job import add_job_arguments, measuring_alone, progress, read_job
 from findings.records import RecordError, write_text
 
@@ -26,6 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--attempt", required=True, help="id of the attempt")
     parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
     arguments = parser.parse_args(argv)
+    end_with_workflow()
     job = read_job(arguments)
     label = f"bisect {arguments.attempt}"
     try:

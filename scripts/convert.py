@@ -17,6 +17,7 @@ from findings.cache import CacheError, cache_root
 from findings.checkpoint import CheckpointError
 from findings.convert import TIMEOUT_S, Conversion, ConversionError, convert
 from findings.environments import environment_python
+from findings.interrupted import end_with_workflow
 from findings.job import configured, given_overrides, progress
 from findings.records import Kind, Outcome, Record, RecordError, read_record, redact, utc_now, write_record
 from findings.sources import ensure_unpacked, source_path
@@ -100,6 +101,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Exit code 0 for every answer of a converter, 1 for a fault of the pipeline, 2 for a wrong command line."""
     parser = arguments()
     given = parser.parse_args(argv)
+    end_with_workflow()
     if given.model and given.records and not given.checkpoint:
         job_of = planned
     elif given.checkpoint and given.source and given.python and not given.model:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from findings.cache import CacheError, cache_root
 from findings.environments import ensure_environment
+from findings.interrupted import end_with_workflow
 from findings.records import redact, write_record
 
 
@@ -24,6 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--host", default="", help="label of this machine, for the record")
     parser.add_argument("--record", type=Path, required=True, help="where to write the record")
     arguments = parser.parse_args(argv)
+    end_with_workflow()
     cache = Path(arguments.cache).resolve() if arguments.cache else cache_root()
     try:
         record = replace(ensure_environment(arguments.environment, arguments.lock, cache), host=arguments.host)

@@ -8,7 +8,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from findings.bundles import BundleError, code_sha256, folder_records, newest_runs, write_bundle
+from findings.bundles import BundleError, folder_records, newest_runs, write_bundle
+from findings.code_version import code_sha256
 from findings.config import Configuration, ConfigurationError, load_configuration
 from findings.host import resolve_label
 from findings.job import given_overrides

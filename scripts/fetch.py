@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from findings.config import ConfigurationError, load_configuration
+from findings.interrupted import end_with_workflow
 from findings.records import Record, redact, write_record
 from findings.sources import cache_root, ensure_archive, ensure_model
 
@@ -50,6 +51,7 @@ def fetch(arguments: argparse.Namespace) -> Record:
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit code 0 for every outcome of the download, 2 for a wrong configuration."""
     arguments = parse(argv)
+    end_with_workflow()
     try:
         record = replace(fetch(arguments), host=arguments.host)
     except ConfigurationError as error:

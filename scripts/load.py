@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from findings.interrupted import end_with_workflow
 from findings.job import add_job_arguments, measuring_alone, progress, read_job
 from findings.measure import load_once
 from findings.records import write_record
@@ -21,6 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--arm", required=True, help="id of the arm")
     parser.add_argument("--record", type=Path, required=True, help="JSON file to write")
     arguments = parser.parse_args(argv)
+    end_with_workflow()
     job = read_job(arguments)
     label = f"load {arguments.attempt}/{arguments.arm} on {arguments.engine}"
     with measuring_alone(job.cache, label):

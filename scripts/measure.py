@@ -8,9 +8,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from findings.interrupted import end_with_workflow
 from findings.job import add_job_arguments, measuring_alone, progress, read_job
 from findings.measure import measure_attempt
 from findings.records import write_record
+from findings.session import close_run
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -21,6 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--engine", required=True, help="id of the engine")
     parser.add_argument("--record", type=Path, required=True, help="JSON file to write; run folders lie beside it")
     arguments = parser.parse_args(argv)
+    end_with_workflow()
     job = read_job(arguments)
     label = f"measure {arguments.attempt} on {arguments.engine}"
     with measuring_alone(job.cache, label):
@@ -28,6 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             job, arguments.attempt, arguments.engine, arguments.record.parent, functools.partial(progress, label)
         )
     write_record(arguments.record, record)
+    close_run(arguments.record.parent, record)
     progress(label, f"{record.outcome.value}: {record.reason}")
     return 0
 

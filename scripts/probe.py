@@ -12,6 +12,7 @@ from pathlib import Path
 
 from findings.engine.failure import EngineFailure
 from findings.engine.probe import failed_probe, probe
+from findings.interrupted import end_with_workflow
 from findings.job import add_job_arguments, progress, read_job
 from findings.programs import engine_program
 from findings.records import Outcome, Record, write_record
@@ -24,6 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--engine", required=True, help="id of an engine in config/engines.yaml")
     parser.add_argument("--record", type=Path, required=True, help="JSON file to write")
     arguments = parser.parse_args(argv)
+    end_with_workflow()
     job = read_job(arguments)
     engine = job.configuration.engines.get(arguments.engine)
     if engine is None:

@@ -203,15 +203,6 @@ def unit_time(files: Sequence[RecordFile]) -> str:
     return max((str(f.json().get("started", "")) for f in files if f.is_record), default="")
 
 
-def code_sha256(root: Path) -> str:
-    """One hash over our own code below `root` (scripts, workflow, Snakefile): names and bytes, in order of names."""
-    digest = hashlib.sha256()
-    patterns = ("scripts/**/*.py", "workflow/**/*.smk", "workflow/Snakefile", "Snakefile")
-    for path in sorted({path for pattern in patterns for path in root.glob(pattern)}):
-        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()
-
-
 def write_bundle(path: Path, host: str, files: Sequence[RecordFile], code: str, check: Callable[[Path], None]) -> int:
     """Write `files` of `host` as a bundle and return their number.
 

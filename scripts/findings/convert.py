@@ -20,6 +20,7 @@ from typing import Any
 
 from findings.cache import exclusive, is_verified, land, safe_name
 from findings.checkpoint import checkpoint_architecture, checkpoint_files
+from findings.interrupted import with_us
 from findings.records import Kind, Outcome, Record, clip_log, redact, sha256_file, sha256_text, utc_now, write_text
 
 SCRIPT = "convert_hf_to_gguf.py"
@@ -211,7 +212,7 @@ def _run(job: Conversion, outfile: Path) -> _Run:
     with tempfile.TemporaryFile() as log:
         try:
             process = subprocess.Popen(
-                _argv(job, outfile),
+                with_us(_argv(job, outfile)),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

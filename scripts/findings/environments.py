@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from findings.cache import MIB, CacheError, exclusive, explain_os_error, safe_name, say
+from findings.interrupted import with_us
 from findings.records import Kind, Outcome, Record, clip_log, redact, sha256_file, sha256_text, utc_now, write_text
 
 MARKER = ".complete.json"
@@ -250,7 +251,7 @@ def _run(build: _Build, argv: Sequence[str], label: str, temporary: Path, folder
     """Run one command of the build with progress lines. Raises EnvironmentFault with the cause."""
     started = time.monotonic()
     process = subprocess.Popen(
-        argv,
+        with_us(argv),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -17,7 +17,8 @@ from typing import Any
 
 import yaml
 
-from findings.bundles import BundleError, code_sha256, read_bundle
+from findings.bundles import BundleError, read_bundle
+from findings.code_version import code_sha256
 from findings.tables import EFFECTS, MEASUREMENTS, OUTCOMES, TABLES, VERDICTS, TableSchema, read_table
 
 NOT_RECORDED = "not recorded"

@@ -12,11 +12,13 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
+
+from findings.code_version import code_version
 
 SCHEMA_VERSION = 1
 LOG_HEAD_LINES = 20
@@ -177,7 +179,12 @@ def _umask() -> int:
 
 
 def write_record(path: Path, record: Record) -> None:
-    """Write one record (see `write_text`)."""
+    """Write one record (see `write_text`), with the version of our code that made it.
+
+    A host's record lists the versions of a machine's software, which is shown; our code is no part of that.
+    """
+    if record.kind is not Kind.HOST:
+        record = replace(record, versions={**code_version(), **record.versions})
     write_text(path, to_json(record))
 
 

@@ -152,9 +152,10 @@ def _control_seen(plan: SessionPlan, usable: Sequence[Block]) -> bool:
 def run_session(
     plan: SessionPlan, folder: Path, run_arm: ArmRunner, measure_costs: CostMeter | None, say: Say
 ) -> Record:
-    """Run blocks until `assess` says stop; return the session's record (the caller writes it, as the last file).
+    """Run blocks until `assess` says stop; return the session's record.
 
-    `folder` holds the run folders. Every finished block is on disk before the next begins.
+    `folder` holds the run folders. Every finished block is on disk before the next begins. The caller writes the record
+    and then calls `close_run`: interrupted before that, the same call finds all blocks and measures nothing.
     """
     began = time.monotonic()
     started = utc_now()
@@ -168,9 +169,18 @@ def run_session(
         blocks.append(block)
         write_record(run / f"block-{number:03d}.json", _block_record(plan, block))
         say(_progress(plan, number, time.monotonic() - began, len(usable_blocks(blocks))))
-    write_text(run / "complete.json", json.dumps({"key": plan.key, "finished": utc_now()}) + "\n")
     say(f"stopped after {len(blocks)} blocks: {state.reason}")
     return _session_record(plan, run, blocks, state, started, time.monotonic() - began)
+
+
+def close_run(folder: Path, record: Record) -> None:
+    """Mark the run of a session's record as complete: asked for again, the session begins a new run.
+
+    Only after the record is written. A session that could not run has no run, and nothing happens.
+    """
+    if record.detail.get("run"):
+        content = {"key": record.detail["key"], "finished": utc_now()}
+        write_text(folder / str(record.detail["run"]) / "complete.json", json.dumps(content) + "\n")
 
 
 def _progress(plan: SessionPlan, done: int, seconds: float, usable: int) -> str:

@@ -11,12 +11,13 @@ import pytest
 from builders import arm_run, block
 from findings.blocks import ArmRun, Block
 from findings.inference import Claim, SequentialPlan
-from findings.records import Engagement, Outcome, read_record, write_text
+from findings.records import Engagement, Kind, Outcome, Record, read_record, write_text
 from findings.session import (
     ArmSpec,
     Judged,
     SessionPlan,
     assess,
+    close_run,
     compare_texts,
     load_blocks,
     open_run,
@@ -131,9 +132,23 @@ def test_an_interrupted_session_measures_no_block_twice(tmp_path: Path) -> None:
 
 def test_a_finished_session_that_is_asked_for_again_is_measured_anew(tmp_path: Path) -> None:
     first = run_session(plan(), tmp_path, runner(0.6, []), None, lambda _: None)
+    close_run(tmp_path, first)
     again = run_session(plan(), tmp_path, runner(0.6, []), None, lambda _: None)
     assert (first.detail["run"], again.detail["run"]) == ("run-001", "run-002")
     assert len(load_blocks(tmp_path / "run-001")) == 3
+
+
+def test_a_session_killed_before_its_record_was_closed_measures_nothing_again(tmp_path: Path) -> None:
+    first = run_session(plan(), tmp_path, runner(0.6, []), None, lambda _: None)
+    log: list[str] = []
+    again = run_session(plan(), tmp_path, runner(0.6, log), None, lambda _: None)
+    assert log == []
+    assert again.detail == first.detail
+
+
+def test_a_session_that_could_not_run_has_no_run_to_close(tmp_path: Path) -> None:
+    close_run(tmp_path, Record(Kind.SESSION, "a/b", Outcome.NOT_RUN, detail={"run": ""}))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_another_identity_never_continues_a_run(tmp_path: Path) -> None:

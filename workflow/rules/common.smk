@@ -10,6 +10,7 @@ from findings.config import ConfigurationError, load_configuration
 from findings import plan
 from findings.all_builds import with_all_builds
 from findings.host import resolve_label
+from findings.interrupted import export_this_run, hold_folder, whole_sessions
 from findings.records import sha256_text
 from findings.stale import stale_records
 from findings.jobs_environment import export_to_jobs
@@ -31,10 +32,14 @@ CACHE = cache_root(STUDY.settings.cache)
 TIMELINE = with_all_builds(STUDY)
 RECORDS = f"results/records/{HOST}"
 export_to_jobs(CACHE, config)
-if workflow.exec_mode == ExecMode.DEFAULT and not workflow.dryrun:
-    # A fetch that failed for a while is asked for again; a record of bytes that the cache no longer holds, too.
-    for path in stale_records(Path(RECORDS), CACHE):
-        path.unlink(missing_ok=True)
+if workflow.exec_mode == ExecMode.DEFAULT:
+    export_this_run()
+    # Only the one run that works in this folder mends it: a listing beside it (-n, --summary) finds it taken.
+    if hold_folder(Path(".snakemake")):
+        # A fetch that failed for a while is asked for again; a record of bytes that the cache no longer holds, too.
+        # A session that was killed when all was written is not measured again.
+        for path in [*stale_records(Path(RECORDS), CACHE), *whole_sessions(Path(".snakemake"), Path(RECORDS))]:
+            path.unlink(missing_ok=True)
 
 
 TEMPLATES = sorted(str(path) for path in (SCRIPTS / "findings" / "templates").iterdir())
