@@ -10,6 +10,8 @@ from pathlib import Path
 from findings.job import configured, given_overrides, progress
 from findings.leakscan import LeakError
 from findings.publish import publish
+from findings.readme import ReadmeError, with_verdicts
+from findings.records import write_text
 from findings.story import read_rows, table_files, tell
 from findings.tables import TableError
 
@@ -23,6 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--overrides", default=given_overrides(), help="JSON: keys that replace those of config/config.yaml"
     )
     parser.add_argument("--figures", type=Path, default=Path("docs/figures"), help="folder with the figures (SVG)")
+    parser.add_argument("--readme", type=Path, help="README whose table of verdicts is written anew")
     parser.add_argument("--out", type=Path, default=Path("docs/gemma-4-mtp-on-pascal.md"), help="file to write")
     arguments = parser.parse_args(argv)
     configuration = configured(arguments.config_root, arguments.overrides)
@@ -35,7 +38,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             arguments.out,
             configuration.settings.leakscan_allowances,
         )
-    except (LeakError, TableError, OSError) as error:
+        if arguments.readme is not None:
+            write_text(arguments.readme, with_verdicts(arguments.readme.read_text(encoding="utf-8"), story))
+    except (LeakError, TableError, ReadmeError, OSError) as error:
         print(f"publish: {error}", file=sys.stderr)
         return 1
     progress("publish", f"{arguments.out} written; it and {scanned.files} files behind it were scanned")

@@ -167,10 +167,12 @@ def run_arm(
     start_timeout_s: float,
     request_timeout_s: float,
     position: int = 0,
+    memory_limit_bytes: int = 0,
 ) -> ArmRun:
     """One fresh engine process: warm-up, then every prompt once. Never raises for what an engine does.
 
-    Token counts in tokens, time limits in seconds. The process has ended when this returns.
+    Token counts in tokens, time limits in seconds; an engine whose resident memory exceeds `memory_limit_bytes` is
+    ended as out of memory (0: no limit). The process has ended when this returns.
     """
     started = utc_now()
     began = time.monotonic()
@@ -189,7 +191,9 @@ def run_arm(
     )
     with tempfile.TemporaryDirectory(prefix="findings-engine-") as folder:
         try:
-            engine = start_engine(ready.engine, ready.program, ready.launch, Path(folder), start_timeout_s)
+            engine = start_engine(
+                ready.engine, ready.program, ready.launch, Path(folder), start_timeout_s, memory_limit_bytes
+            )
         except EngineFailure as failure:
             return _failed(blank, failure, time.monotonic() - began)
         startup = time.monotonic() - began

@@ -11,7 +11,7 @@ from typing import Any
 from findings import plan
 from findings.arm_runner import Blocked, Place, Ready, blocked_run, prepare, prompts_of, run_arm
 from findings.blocks import ArmRun
-from findings.config import Arm, ArmKind, Configuration, FindingKind, Prompt, Requirements
+from findings.config import Arm, ArmKind, Backend, Configuration, FindingKind, Prompt, Requirements
 from findings.costs import measure_costs
 from findings.inference import Claim, Metric
 from findings.job import Job
@@ -214,8 +214,18 @@ def load_once(job: Job, attempt: str, engine_id: str, arm_id: str) -> Record:
             warmup_tokens=protocol.warmup_tokens,
             start_timeout_s=protocol.start_timeout_s,
             request_timeout_s=protocol.request_timeout_s,
+            memory_limit_bytes=memory_limit(configuration, attempt, prepared),
         )
     return _load_record(job, attempt, engine_id, arm, run, started, time.monotonic() - began)
+
+
+def memory_limit(configuration: Configuration, attempt: str, ready: Ready) -> int:
+    """The memory in bytes that a load may take: the smallest budget of an attempt on the CPU, where memory is plenty.
+
+    A GPU has its own limit, which the load meets by itself.
+    """
+    budgets = configuration.study.attempts[attempt].memory_budgets_bytes
+    return min(budgets, default=0) if ready.engine.backend is Backend.CPU else 0
 
 
 def _one_per_class(prompts: list[Prompt]) -> list[Prompt]:

@@ -419,24 +419,33 @@ def judge_torch(configuration: Configuration, finding: Finding, host: HostRecord
 
 
 def judge_fit(configuration: Configuration, finding: Finding, host: HostRecords) -> list[Judgement]:
-    """`does_not_fit`: an engine that ran out of memory, or the plan from the headers where it was not tried."""
+    """`does_not_fit`: whether the pair ran out of memory when it was loaded with what the attempt allows it."""
+    plan = configuration.study.attempts.get(finding.attempt)
+    budgets = plan.memory_budgets_bytes if plan else ()
+    allowed = f" within {min(budgets) / 2**20:.0f} MiB" if budgets else ""
     judged = []
     for engine_id in _engines_with(configuration, host, Kind.LOAD, finding.attempt):
         load = host.get(f"loads/{finding.attempt}/{engine_id}/{finding.arm}.json")
-        build = configuration.engines[engine_id].build
-        if load is not None and load.outcome is Outcome.OUT_OF_MEMORY:
-            found = Judgement(Verdict.HOLDS, f"out of memory: {load.reason}")
-        else:
+        if load is None:
             continue
+        predicted = _predicted_memory(host.get(f"precheck/{finding.attempt}/{engine_id}/{finding.arm}.json"))
+        if load.outcome is Outcome.OUT_OF_MEMORY:
+            found = Judgement(Verdict.HOLDS, f"the pair does not fit{allowed}: {load.reason}{predicted}")
+        elif load.outcome in (Outcome.OK, Outcome.NOT_ENGAGED):
+            found = Judgement(Verdict.NO_LONGER_HOLDS, f"the pair was loaded{allowed} and answered{predicted}")
+        else:
+            found = not_testable(f"the load ended as {load.outcome.value}: {load.reason}", finding.would_make_testable)
+        build = configuration.engines[engine_id].build
         judged.append(replace(found, engine=engine_id, build=build, arm=finding.arm))
-    if judged:
-        return judged
-    return [
-        not_testable(
-            "no memory of the published size was filled here; the plan from the headers is in the pre-check's table",
-            finding.would_make_testable,
-        )
-    ]
+    return judged or [not_testable("no pair was loaded on this machine", finding.would_make_testable)]
+
+
+def _predicted_memory(prediction: Record | None) -> str:
+    """What the headers said before the load, in words; empty where nothing was predicted."""
+    memory = prediction.detail.get("fits") if prediction is not None else None
+    if not memory or memory.get("fits") is None:
+        return ""
+    return f"; predicted from the headers: {'fits' if memory['fits'] else 'does not fit'}"
 
 
 def judge_cause(configuration: Configuration, finding: Finding, host: HostRecords) -> list[Judgement]:

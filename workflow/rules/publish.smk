@@ -111,7 +111,8 @@ rule publish:
     params:
         tables=lambda wildcards, input: str(Path(input.tables[0]).parent),
         figures="docs/figures",
+        readme="README.md",
     shell:
         "{{ python {input.figures:q} --tables {params.tables:q} --records results/publish/no-records --out {params.figures:q} &&"
         " python {input.script:q} --tables {params.tables:q} --figures {params.figures:q}"
-        " --out {output.document:q} ; }} 2>&1 | tee {log:q}"
+        " --readme {params.readme:q} --out {output.document:q} ; }} 2>&1 | tee {log:q}"

@@ -1,0 +1,190 @@
+"""Rules for findings that are not about speed: what each kind of record says, per build, and what it never says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from findings.config import Backend, Configuration, PublishedScope, load_configuration
+from findings.inference import Verdict
+from findings.records import Kind, Outcome, Record
+from findings.verdicts import HostRecords, Judgement, judge, matches_published, with_flips
+
+ROOT = Path(__file__).parents[2]
+HOLDS, FAILS, OPEN, UNTESTED = Verdict.HOLDS, Verdict.NO_LONGER_HOLDS, Verdict.INCONCLUSIVE, Verdict.NOT_TESTABLE
+
+
+@pytest.fixture(scope="module")
+def configuration() -> Configuration:
+    return load_configuration(ROOT)
+
+
+def host(**gpu: Any) -> Record:
+    gpus = [{"name": "g", "compute_capability": "6.1", "memory_bytes": 6 * 2**30, "driver": "1"} | gpu] if gpu else []
+    return Record(Kind.HOST, "h", Outcome.OK, detail={"gpus": gpus})
+
+
+def load(
+    engine: str, arm: str, outcome: Outcome = Outcome.OK, reason: str = "", attempt: str = "attempt_4", **detail: Any
+) -> tuple[str, Record]:
+    path = f"loads/{attempt}/{engine}/{arm}.json"
+    return path, Record(
+        Kind.LOAD, path, outcome, reason, study="mini", attempt=attempt, engine=engine, arm=arm, detail=detail
+    )
+
+
+def conversion(checkpoint: str, converter: str, outcome: Outcome, reason: str = "") -> tuple[str, Record]:
+    return f"conversions/{checkpoint}/{converter}.json", Record(Kind.CONVERSION, checkpoint, outcome, reason)
+
+
+def verdicts(configuration: Configuration, finding: str, *records: tuple[str, Record]) -> dict[str, Judgement]:
+    """Judgements of the mechanism by engine, converter or wheel."""
+    records_of = HostRecords("h", {"host.json": host(), **dict(records)})
+    judged = judge(configuration, configuration.findings[finding], records_of)
+    return {item.engine: item for item in judged if item.scope == "mechanism"}
+
+
+def test_a_converter_that_refuses_one_form_still_refuses(configuration: Configuration) -> None:
+    dense, centroids = "tiny-gemma4-assistant-dense", "tiny-gemma4-assistant-centroids"
+    found = verdicts(
+        configuration,
+        "attempt_4_cannot_convert",
+        conversion(dense, "converter-b9002", Outcome.UNSUPPORTED, "Model X is not supported"),
+        conversion(centroids, "converter-b9002", Outcome.UNSUPPORTED, "Model X is not supported"),
+        conversion(dense, "converter-b9538", Outcome.OK),
+        conversion(centroids, "converter-b9538", Outcome.REFUSED, "no such tensor"),
+        conversion(dense, "converter-b11434", Outcome.OK),
+        conversion(centroids, "converter-b11434", Outcome.OK),
+    )
+    assert {name: item.verdict for name, item in found.items()} == {
+        "converter-b9002": HOLDS,
+        "converter-b9538": HOLDS,
+        "converter-b11434": FAILS,
+    }
+    assert "Model X is not supported" in found["converter-b9002"].reason
+    assert {(i.holds_until_build, i.fails_since_build) for i in found.values()} == {(9538, 11434)}
+
+
+@pytest.mark.parametrize(
+    ("outcome", "detail", "verdict"),
+    [
+        (Outcome.REFUSED, {}, HOLDS),
+        (Outcome.UNSUPPORTED, {}, HOLDS),
+        (Outcome.NOT_ENGAGED, {}, HOLDS),
+        (Outcome.OK, {"drafted": 0}, OPEN),
+        (Outcome.OK, {"drafted": 9, "accepted": 5, "degenerate": True}, OPEN),
+        (Outcome.OK, {"drafted": 9, "accepted": 5}, FAILS),
+        (Outcome.CRASHED, {}, UNTESTED),
+        (Outcome.TIMED_OUT, {}, UNTESTED),
+        (Outcome.NOT_RUN, {}, UNTESTED),
+    ],
+)
+def test_loading_fails_the_finding_only_with_drafted_tokens_and_sane_text(
+    configuration: Configuration, outcome: Outcome, detail: dict[str, Any], verdict: Verdict
+) -> None:
+    arms = ("mtp_dense", "mtp_centroids")
+    found = verdicts(
+        configuration,
+        "attempt_4_cannot_load",
+        *(load("llama.cpp-b9713", arm, outcome, "said so", **detail) for arm in arms),
+    )
+    assert found["llama.cpp-b9713"].verdict is verdict
+
+
+@pytest.mark.parametrize(
+    ("outcome", "detail", "verdict", "words"),
+    [
+        (Outcome.NOT_ENGAGED, {}, HOLDS, "not engaged"),
+        (Outcome.OK, {"drafted": 40, "accepted": 0}, HOLDS, "0 of 40"),
+        (Outcome.OK, {"drafted": 40, "accepted": 24, "mechanism": "translated"}, FAILS, "translated"),
+        (Outcome.OK, {"drafted": 0, "accepted": 0}, OPEN, "not one token"),
+    ],
+)
+def test_not_engaged_all_rejected_and_translated_are_three_answers(
+    configuration: Configuration, outcome: Outcome, detail: dict[str, Any], verdict: Verdict, words: str
+) -> None:
+    record = load("llama.cpp-b8929", "draft", outcome, "vocabs differ", "attempt_1", **detail)
+    found = verdicts(configuration, "attempt_1_does_not_engage", record)["llama.cpp-b8929"]
+    assert found.verdict is verdict
+    assert words in found.reason.replace("_", " ")
+
+
+def test_a_drafter_with_other_token_types_that_drafts_contradicts_the_cause(configuration: Configuration) -> None:
+    record = load("llama.cpp-b8929", "retyped", attempt="attempt_1", drafted=50, accepted=43)
+    found = verdicts(configuration, "attempt_1_root_cause", record)["llama.cpp-b8929"]
+    assert found.verdict is FAILS
+    assert "43 of 50" in found.reason
+
+
+@pytest.mark.parametrize(("types", "verdict"), [(["none", "draft_simple"], HOLDS), (["ngram_cache"], FAILS)])
+def test_shipping_is_what_the_build_offers(configuration: Configuration, types: list[str], verdict: Verdict) -> None:
+    engine = "llama.cpp-b8929"
+    probe = Record(Kind.PROBE, engine, Outcome.OK, engine=engine, detail={"spec_types": dict.fromkeys(types, "x")})
+    found = verdicts(configuration, "attempt_6_not_shipped", (f"probes/{engine}.json", probe))
+    assert found[engine].verdict is verdict
+
+
+@pytest.mark.parametrize(
+    ("answer", "verdict"), [("carries", HOLDS), ("dropped", FAILS), ("no_cuda_build", UNTESTED), ("unknown", UNTESTED)]
+)
+def test_a_wheel_without_cuda_says_nothing_about_pascal(
+    configuration: Configuration, answer: str, verdict: Verdict
+) -> None:
+    wheel = "torch-2.13.0-cpu"
+    record = Record(Kind.TORCH, wheel, Outcome.OK, detail={"sm_61": answer, "version": "2", "channel": "c"})
+    found = verdicts(configuration, "attempt_5_cu126_carries_pascal", (f"torch/{wheel}.json", record))
+    assert found[wheel].verdict is verdict
+
+
+@pytest.mark.parametrize(
+    ("outcome", "verdict"), [(Outcome.OUT_OF_MEMORY, HOLDS), (Outcome.OK, FAILS), (Outcome.NOT_RUN, UNTESTED)]
+)
+def test_fitting_is_what_the_load_did(configuration: Configuration, outcome: Outcome, verdict: Verdict) -> None:
+    record = load("llama.cpp-b11549", "draft", outcome, "killed", "attempt_2")
+    found = verdicts(configuration, "attempt_2_does_not_fit", record)
+    assert found["llama.cpp-b11549"].verdict is verdict
+
+
+def test_a_mini_result_never_stands_for_a_published_figure(configuration: Configuration) -> None:
+    records = HostRecords("h", {"host.json": host(compute_capability="6.1")})
+    for finding in configuration.findings.values():
+        if finding.hardware_matters:
+            judged = judge(configuration, finding, records)
+            published = [item for item in judged if item.scope == "as_published"]
+            assert [item.verdict for item in published] == [UNTESTED]
+            assert published[0].would_make_testable
+
+
+def test_every_finding_gets_both_scopes_without_any_record(configuration: Configuration) -> None:
+    for finding in configuration.findings.values():
+        judged = judge(configuration, finding, HostRecords("h", {}))
+        assert {item.scope for item in judged} == {"mechanism", "as_published"}
+        assert all(item.verdict is UNTESTED and item.reason for item in judged)
+
+
+def test_no_flip_is_claimed_where_a_later_build_holds_again() -> None:
+    base = Judgement(HOLDS, "")
+    rows = [replace(base, build=1), replace(base, build=2, verdict=FAILS), replace(base, build=3)]
+    assert all(item.fails_since_build is None for item in with_flips(rows))
+    rows = [replace(base, build=1), replace(base, build=2, verdict=OPEN), replace(base, build=3, verdict=FAILS)]
+    assert {(item.holds_until_build, item.fails_since_build) for item in with_flips(rows)} == {(1, 3)}
+
+
+@pytest.mark.parametrize(
+    ("gpu", "backends", "matches"),
+    [
+        ({"compute_capability": "6.1"}, [Backend.CUDA], True),
+        ({"compute_capability": "8.6"}, [Backend.CUDA], False),
+        ({"compute_capability": "6.1", "memory_bytes": 4 * 2**30}, [Backend.CUDA], False),
+        ({"compute_capability": "6.1"}, [Backend.CPU], False),
+        ({}, [Backend.CUDA], False),
+    ],
+)
+def test_the_published_hardware_is_recognised(gpu: dict[str, Any], backends: list[Backend], matches: bool) -> None:
+    scope = PublishedScope(compute_capabilities=("6.1",), vram_gib=(6,), backends=(Backend.CUDA,))
+    found, needed = matches_published(scope, host(**gpu), backends)
+    assert found is matches
+    assert matches or "6.1" in needed
