@@ -1,0 +1,339 @@
+"""Kill a running report at random moments, type the same command again, and compare with an undisturbed run.
+
+`python benchmarks/kill_test.py --kills 50 --seed 7 --out docs/kill-test.json` clones this checkout into a temporary
+folder with a short study of its own (real engines, real converter, real models), and kills Snakemake, one of its jobs,
+an engine or converter, or the whole process group (Ctrl-C), with SIGINT, SIGTERM or SIGKILL. After every kill:
+
+- nothing that the run started is alive;
+- every block that was finished is still there with the same bytes, in the only run folder of its session;
+- every record is whole JSON, every table a whole Parquet file.
+
+When the command succeeds, its tables must equal those of the undisturbed run in everything but timings: the same
+requests with the same tokens, the same outcomes, the same verdicts where they do not rest on speed. An arm, load or
+conversion whose engine or converter was killed is recorded as crashed, which is the truth about it; such a row is left
+out, and a load or conversion is deleted and made again before the comparison. Then results/ is emptied for the next
+round. Needs a filled cache (FINDINGS_CACHE). Exit code 1 when anything differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow.parquet as pq
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
+TARGETS = ("snakemake", "job", "engine", "group")
+STUDY = "kill"
+SHARED = ("archives", "environments", "models", "sources")
+LONGEST_S = 900.0
+END_S = 30.0
+PLANNED_BLOCKS = 3
+
+
+class KillTestError(AssertionError):
+    """Something was lost, measured twice, half written, or left behind."""
+
+
+@dataclass
+class Bench:
+    """The clone, and what was seen in it so far. `blocks` maps a block's path to its bytes."""
+
+    folder: Path
+    blocks: dict[str, bytes] = field(default_factory=dict)
+    log: list[dict[str, Any]] = field(default_factory=list)
+    leftovers: int = 0
+
+    @property
+    def project(self) -> Path:
+        """The clone of the project."""
+        return self.folder / "project"
+
+    @property
+    def results(self) -> Path:
+        """Its results."""
+        return self.project / "results"
+
+
+def prepare(folder: Path, cache: Path) -> Bench:
+    """A clone with the short study, and a cache that shares what is fetched but not what is converted."""
+    bench = Bench(folder)
+    copied = [*("config", "envs", "scripts", "workflow", "docs"), "Snakefile", "README.md"]
+    bench.project.mkdir(parents=True)
+    for name in copied:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, bench.project / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy2(source, bench.project / name)
+    study = yaml.safe_load((ROOT / "config/studies/mini.yaml").read_text(encoding="utf-8"))
+    study["id"] = STUDY
+    study["protocol"] |= {
+        "predict_tokens": 8,
+        "warmup_tokens": 1,
+        "load_predict_tokens": 8,
+        "looks": [PLANNED_BLOCKS],
+        "max_blocks": PLANNED_BLOCKS,
+    }
+    wanted = {name: study["attempts"][name] for name in ("attempt_2", "attempt_4")}
+    wanted["attempt_4"]["load"] = [study["default_engine"]]
+    for item in wanted["attempt_4"]["convert"]:
+        item["converters"] = item["converters"][-1:]
+    study["attempts"] = wanted
+    (bench.project / "config/studies" / f"{STUDY}.yaml").write_text(yaml.safe_dump(study), encoding="utf-8")
+    (folder / "tmp").mkdir()
+    (folder / "cache").mkdir()
+    for name in SHARED:
+        (cache / name).mkdir(exist_ok=True)
+        (folder / "cache" / name).symlink_to(cache / name)
+    return bench
+
+
+def start(bench: Bench) -> subprocess.Popen[bytes]:
+    """What the user types, in a process group of its own."""
+    environment = os.environ | {"FINDINGS_CACHE": str(bench.folder / "cache"), "TMPDIR": str(bench.folder / "tmp")}
+    with (bench.folder / "run.log").open("ab") as log:
+        return subprocess.Popen(
+            [str(Path(sys.executable).with_name("snakemake")), "--cores", "1", "report", "--config", f"study={STUDY}"],
+            cwd=bench.project,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def ours(bench: Bench) -> list[psutil.Process]:
+    """Every living process that belongs to the clone: by its folder, its command line or its environment."""
+    mark = str(bench.folder)
+    found = []
+    for process in psutil.process_iter():
+        if process.pid == os.getpid():
+            continue
+        try:
+            words = [process.cwd(), *process.cmdline(), *process.environ().values()]
+            if process.status() != psutil.STATUS_ZOMBIE and any(mark in word for word in words):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def role(process: psutil.Process) -> str:
+    """snakemake, engine, job or other, by the command line."""
+    words = process.cmdline()
+    if any(word.endswith(("xllamacpp_host.py", "convert_hf_to_gguf.py", "llama-server")) for word in words):
+        return "engine"
+    if len(words) > 1 and "/snakemake" in words[1]:
+        return "snakemake"
+    return "job" if len(words) > 1 and "/scripts/" in words[1] else "other"
+
+
+def kill(bench: Bench, run: subprocess.Popen[bytes], chance: random.Random) -> dict[str, Any]:
+    """Kill something; what was killed."""
+    number = chance.choice(SIGNALS)
+    wanted = chance.choice(TARGETS)
+    entry: dict[str, Any] = {"signal": number.name, "wanted": wanted}
+    if wanted == "group":
+        os.killpg(run.pid, number)
+        return entry | {"killed": "group"}
+    targets = [process for process in ours(bench) if role(process) == wanted]
+    victim = chance.choice(targets) if targets else psutil.Process(run.pid)
+    words = victim.cmdline()
+    what = next((Path(word).name for word in words[1:] if word.endswith(".py") or "/snakemake" in word), words[0])
+    victim.send_signal(number)
+    return entry | {"killed": wanted if targets else "snakemake", "program": what}
+
+
+def wait_for_end(bench: Bench, run: subprocess.Popen[bytes]) -> int:
+    """The exit code of the run; everything that it started must be gone shortly afterwards."""
+    code = run.wait(timeout=LONGEST_S)
+    deadline = time.monotonic() + END_S
+    while (left := ours(bench)) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    if left:
+        raise KillTestError(f"left behind: {[' '.join(process.cmdline())[:200] for process in left]}")
+    return code
+
+
+def check(bench: Bench) -> None:
+    """No block lost, changed or measured twice; no half file under its name."""
+    here = {path.relative_to(bench.results).as_posix(): path for path in bench.results.rglob("block-*.json")}
+    for name, content in bench.blocks.items():
+        if name not in here:
+            raise KillTestError(f"lost: {name}")
+        if here[name].read_bytes() != content:
+            raise KillTestError(f"written twice: {name}")
+    second = [name for name in here if "/run-001/" not in name]
+    if second:
+        raise KillTestError(f"measured in a second run: {second}")
+    bench.blocks = {name: path.read_bytes() for name, path in here.items()}
+    for path in bench.results.rglob("*.json"):
+        if not path.name.startswith("."):
+            json.loads(path.read_text(encoding="utf-8"))
+    for path in bench.results.rglob("*.parquet"):
+        if not path.name.startswith("."):
+            pq.read_metadata(path)
+    bench.leftovers = sum(1 for _ in bench.results.rglob("*.part"))
+
+
+def crashed(path: Path) -> bool:
+    """Whether a record says that what it ran was killed."""
+    record = json.loads(path.read_text(encoding="utf-8"))
+    return record.get("kind") in ("load", "conversion", "probe") and record.get("outcome") in (
+        "crashed",
+        "out_of_memory",
+    )
+
+
+def contents(tables: Path, *, first_blocks: int) -> dict[str, Counter[str]]:
+    """What tables say without timings: requests by their tokens, executed things by their outcomes, verdicts."""
+    found: dict[str, Counter[str]] = {}
+    requests = ("attempt", "engine", "block", "arm", "prompt_id", "prompt_tokens", "predicted_tokens", "text_sha256")
+    found["measurements"] = Counter(
+        json.dumps([row[key] for key in (*requests, "outcome", "engagement", "draft_tokens", "accepted_tokens")])
+        for row in pq.read_table(tables / "measurements.parquet").to_pylist()
+        if row["evidence"] == "measured" and (row["block"] or 0) <= first_blocks
+    )
+    found["outcomes"] = Counter(
+        json.dumps([row[key] for key in ("kind", "subject", "outcome", "engine", "converter", "arm", "engagement")])
+        for row in pq.read_table(tables / "outcomes.parquet").to_pylist()
+        if row["evidence"] == "measured" and row["kind"] != "block"
+    )
+    found["verdicts"] = Counter(
+        json.dumps([row[key] for key in ("finding", "scope", "host", "engine", "evidence")])
+        + (row["verdict"] if row["ln_ratio"] is None and not row["blocks"] else "")
+        for row in pq.read_table(tables / "verdicts.parquet").to_pylist()
+    )
+    return found
+
+
+def compare(reference: dict[str, Counter[str]], now: dict[str, Counter[str]], engines_killed: int) -> list[str]:
+    """The rows that differ, empty where nothing does; requests of a killed arm are missing or say so."""
+    different = []
+    for table, rows in reference.items():
+        missing, new = rows - now[table], now[table] - rows
+        if table == "measurements" and engines_killed:
+            lost = {tuple(json.loads(row)[:4]) for row in (*missing, *new)}
+            if len(lost) <= engines_killed:
+                continue
+        different += [f"{table}: missing {row}" for row in missing] + [f"{table}: new {row}" for row in new]
+    return different
+
+
+def finish_round(bench: Bench, reference: dict[str, Counter[str]], engines_killed: int) -> list[str]:
+    """Make what a killed engine spoiled again, compare, and empty the results for the next round."""
+    spoiled = [path for path in bench.results.rglob("*.json") if "/run-" not in path.as_posix() and crashed(path)]
+    if spoiled:
+        for path in spoiled:
+            path.unlink()
+        if wait_for_end(bench, start(bench)) != 0:
+            raise KillTestError("the command failed after a record was deleted")
+        check(bench)
+    different = compare(reference, contents(bench.results / "tables", first_blocks=PLANNED_BLOCKS), engines_killed)
+    empty(bench)
+    return different
+
+
+def empty(bench: Bench) -> None:
+    """Forget results and conversions."""
+    for path in (bench.results, bench.folder / "cache" / "converted", bench.project / ".snakemake"):
+        shutil.rmtree(path, ignore_errors=True)
+    bench.blocks = {}
+
+
+def test(bench: Bench, kills: int, chance: random.Random) -> dict[str, Any]:
+    """The whole test; what happened, with `different` empty when all is well."""
+    began = time.monotonic()
+    if wait_for_end(bench, start(bench)) != 0:
+        raise KillTestError("the undisturbed run failed")
+    whole_s = time.monotonic() - began
+    check(bench)
+    reference = contents(bench.results / "tables", first_blocks=PLANNED_BLOCKS)
+    empty(bench)
+    say(f"undisturbed: {whole_s:.0f} s, rows { ({name: sum(rows.values()) for name, rows in reference.items()}) }")
+    different: list[str] = []
+    rounds = engines_killed = done = 0
+    while True:
+        run = start(bench)
+        if done < kills:
+            moment = chance.uniform(0.5, max(whole_s / 4, 8.0))
+            try:
+                run.wait(timeout=moment)
+            except subprocess.TimeoutExpired:
+                entry = kill(bench, run, chance) | {"after_s": round(moment, 2)}
+                engines_killed += entry["killed"] == "engine"
+                done += 1
+                entry["exit_code"] = wait_for_end(bench, run)
+                check(bench)
+                bench.log.append(entry | {"blocks": len(bench.blocks)})
+                say(f"kill {done} of {kills}: {json.dumps(bench.log[-1])}")
+                if entry["exit_code"] != 0:
+                    continue
+        code = wait_for_end(bench, run)
+        check(bench)
+        if code != 0:
+            raise KillTestError(f"the command failed although nobody killed it; see {bench.folder / 'run.log'}")
+        different += finish_round(bench, reference, engines_killed)
+        rounds += 1
+        engines_killed = 0
+        say(f"round {rounds} complete, differences: {len(different)}")
+        if done >= kills:
+            break
+    return {"kills": done, "rounds": rounds, "undisturbed_s": round(whole_s, 1), "different": different}
+
+
+def say(text: str) -> None:
+    """One line of progress."""
+    print(f"[kill] {text}", file=sys.stderr, flush=True)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """0 when nothing was lost and nothing differs, else 1; the folder is kept then."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=20260506)
+    parser.add_argument("--cache", type=Path, default=Path(os.environ.get("FINDINGS_CACHE", ROOT / "resources/cache")))
+    parser.add_argument("--out", type=Path, help="JSON file for the result")
+    parser.add_argument("--folder", type=Path, help="folder for the clone (default: a temporary one)")
+    arguments = parser.parse_args(argv)
+    folder = (arguments.folder or Path(tempfile.mkdtemp(prefix="findings-kill-"))).resolve()
+    bench = prepare(folder, arguments.cache.resolve())
+    try:
+        result = test(bench, arguments.kills, random.Random(arguments.seed))  # noqa: S311 - moments, no secrets
+    except KillTestError as error:
+        result = {"different": [str(error)]}
+    finally:
+        for process in ours(bench):
+            process.kill()
+    result |= {"seed": arguments.seed, "leftover_temporary_files": bench.leftovers, "log": bench.log}
+    text = json.dumps(result, indent=1)
+    if arguments.out:
+        arguments.out.write_text(text + "\n", encoding="utf-8")
+    say(f"{len(bench.log)} kills, {len(result['different'])} differences")
+    if result["different"]:
+        print(text)
+        return 1
+    shutil.rmtree(folder, ignore_errors=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
