@@ -1,4 +1,4 @@
-"""Promises about all our code at once: no unquoted value in a shell, no pickle, no unfiltered archive, no wall clock."""
+"""Promises about all our code: no unquoted value in a shell, no pickle, no unfiltered archive, no wall clock."""
 
 from __future__ import annotations
 
