@@ -52,7 +52,7 @@ def curve_rows(
     for (host, attempt, engine), blocks in sorted(costs.items()):
         configured = configuration.attempts.get(attempt)
         for arm in configured.arms if configured else ():
-            curve = _curve(blocks, arm.id)
+            curve = curve_of_blocks(blocks, arm.id)
             length = arm.speculation.n_max
             if curve is None or not length or length + 1 > max(curve.target_s):
                 continue
@@ -68,7 +68,7 @@ def curve_rows(
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
-def _curve(blocks: Sequence[Costs], arm: str) -> CostCurve | None:
+def curve_of_blocks(blocks: Sequence[Costs], arm: str) -> CostCurve | None:
     """All blocks' timings of one arm as a curve in seconds; None where target or drafter was not timed."""
     target: dict[int, list[float]] = {}
     draft: list[float] = []

@@ -12,6 +12,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from findings.blocks import Block, block_from_json
+from findings.breakeven import break_even
 from findings.config import (
     Backend,
     Configuration,
@@ -20,6 +21,7 @@ from findings.config import (
     PublishedScope,
     SpeculationType,
 )
+from findings.cost_curves import curve_of_blocks
 from findings.effects import arm_effects, class_engagement
 from findings.gates import Gate, common_gates, drafter_engaged, usable_blocks
 from findings.inference import Claim, Decision, Metric, SequentialPlan, Verdict, analyse, control_gate, holm, null_gate
@@ -127,9 +129,10 @@ def judge_speed(configuration: Configuration, finding: Finding, host: HostRecord
         if session is None:
             judged.append(not_testable("not measured on this machine", f"snakemake --cores 1 {finding.attempt}"))
         elif session.outcome is not Outcome.OK:
+            costs = break_even_elsewhere(configuration, finding, host)
             judged.append(
                 not_testable(
-                    f"the session ended as {session.outcome.value}: {session.reason}",
+                    f"{_ended(session)}.{costs}" if costs else _ended(session),
                     finding.would_make_testable or session.reason,
                 )
             )
@@ -137,6 +140,43 @@ def judge_speed(configuration: Configuration, finding: Finding, host: HostRecord
             judged.append(_judge_session(configuration, finding, session, host.blocks(path)))
         judged[-1] = replace(judged[-1], engine=engine_id, build=engine.build)
     return judged
+
+
+def _ended(session: Record) -> str:
+    """How a session without blocks ended: what the machine lacks, or what the engine did."""
+    if session.outcome is Outcome.NOT_RUN:
+        return session.reason
+    return f"the session ended as {session.outcome.value}: {session.reason}"
+
+
+def break_even_elsewhere(configuration: Configuration, finding: Finding, host: HostRecords) -> str:
+    """The break-even of a pair that was not measured, from costs that another attempt measured for the same two models.
+
+    A sentence with a leading space, or nothing where no session here knows the costs of both.
+    """
+    roles = configuration.study.roles_of(finding.attempt)
+    speculation = configuration.attempts[finding.attempt].arm(finding.arm).speculation
+    target, drafter, drafted = roles.get("target"), roles.get(speculation.drafter), speculation.n_max
+    if not target or not drafter or not drafted:
+        return ""
+    for session in host.of_kind(Kind.SESSION):
+        others = (
+            configuration.study.roles_of(session.attempt) if session.attempt in configuration.study.attempts else {}
+        )
+        if session.outcome is not Outcome.OK or others.get("target") != target:
+            continue
+        arms = [arm for arm in configuration.arms_of(session.attempt) if others.get(arm.speculation.drafter) == drafter]
+        blocks = host.blocks(f"measure/{session.attempt}/{session.engine}/session.json")
+        for arm in arms:
+            curve = curve_of_blocks([block.costs for block in blocks], arm.id)
+            if curve is None or drafted + 1 > max(curve.target_s):
+                continue
+            found = break_even(curve, drafted)
+            return (
+                f" Break-even from the costs that {session.attempt.replace('_', ' ')} measured here for the same two "
+                f"models with {session.engine} ({configuration.engines[session.engine].backend.value}): {found.reason}"
+            )
+    return ""
 
 
 def _judge_session(
