@@ -752,7 +752,8 @@ def _assemble(root: Path, documents: Mapping[str, Any]) -> Configuration:
     settings: Settings = build(Settings, documents["config"])
     engines: dict[str, Engine] = _keyed(Engine, documents["engines"]["engines"])
     for engine_id, binary in settings.binaries.items():
-        engines[engine_id] = dataclasses.replace(engines[engine_id], binary=binary)
+        # The user's own executable stands in for whatever the project would have built or fetched.
+        engines[engine_id] = dataclasses.replace(engines[engine_id], binary=binary, environment="", archive=None)
     return Configuration(
         root=root,
         settings=settings,

@@ -17,7 +17,7 @@ from findings.environments import ensure_environment
 from findings.host import host_facts, host_record
 from findings.programs import engine_program
 from findings.records import Outcome, Record, write_record
-from findings.sources import ensure_model
+from findings.sources import ensure_archive, ensure_model
 
 
 def lay_groundwork(
@@ -46,6 +46,8 @@ def lay_groundwork(
         if engine.environment:
             lock = configuration.root / "envs" / f"{engine.environment}.txt"
             keep(f"environments/{engine.environment}.json", ensure_environment(engine.environment, lock, cache))
+        if engine.archive is not None:
+            keep(f"sources/{engine.id}.json", ensure_archive(engine.archive, cache, engine.id, configuration.root))
         try:
             found = probe(engine, engine_program(engine, records, cache), records.name)
         except EngineFailure as failure:

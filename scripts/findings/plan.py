@@ -120,9 +120,15 @@ def precheck_trials(configuration: Configuration, attempt: str) -> list[Trial]:
     return [Trial(attempt, engine, arm.id) for engine in engines for arm in paired_arms(configuration, attempt)]
 
 
-def environment_records(engines: Iterable[Engine]) -> list[str]:
-    """Records of the environments of these engines (none for a binary of the user's)."""
-    return [f"environments/{name}.json" for name in dict.fromkeys(e.environment for e in engines if e.environment)]
+def program_records(engines: Iterable[Engine]) -> list[str]:
+    """Records of the environments and release archives of these engines (none for an executable of the user's)."""
+    found: dict[str, None] = {}
+    for engine in engines:
+        if engine.environment:
+            found[f"environments/{engine.environment}.json"] = None
+        if engine.archive is not None:
+            found[f"sources/{engine.id}.json"] = None
+    return list(found)
 
 
 def probe_records(configuration: Configuration, attempt: str) -> list[str]:

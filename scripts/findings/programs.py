@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import functools
+import os
+from pathlib import Path, PureWindowsPath
 
+from findings.archives import ArchiveError
+from findings.cache import CacheError
 from findings.config import Driver, Engine
 from findings.engine.drivers import locate_binary
 from findings.engine.failure import EngineFailure
 from findings.environments import environment_python
-from findings.records import Outcome, read_record, sha256_file
+from findings.records import Outcome, read_record, sha256_file, sha256_text
+from findings.sources import ensure_unpacked
+
+LIBRARIES = ("*.so", "*.so.*", "*.dll", "*.dylib")
 
 
 def engine_program(engine: Engine, records: Path, cache: Path) -> Path:
     """The interpreter of the binding's environment, or the llama-server executable.
 
-    `records` is results/records/<host>. Raises EngineFailure(unavailable) where environment or executable is missing.
+    `records` is results/records/<host>. A release archive is unpacked into the cache at first use. Raises
+    EngineFailure(unavailable) where environment, archive or executable is missing.
     """
     python: Path | None = None
     if engine.environment:
@@ -26,12 +34,66 @@ def engine_program(engine: Engine, records: Path, cache: Path) -> Path:
         if python is None:
             raise EngineFailure(Outcome.UNAVAILABLE, f"{engine.id}: the driver xllamacpp needs an environment")
         return python
+    if engine.archive is not None:
+        return released_program(engine, records, cache)
     return locate_binary(engine, python)
 
 
+def released_program(engine: Engine, records: Path, cache: Path) -> Path:
+    """The executable inside an engine's release archive, as its download record says where that lies.
+
+    Raises EngineFailure(unavailable) for an archive that is not here, cannot be unpacked, or holds no such executable.
+    """
+    record = read_record(records / "sources" / f"{engine.id}.json")
+    if record.outcome is not Outcome.OK:
+        raise EngineFailure(Outcome.UNAVAILABLE, f"release archive of {engine.id}: {record.reason}")
+    try:
+        folder = ensure_unpacked(record, cache, "")
+    except (ArchiveError, CacheError) as error:
+        raise EngineFailure(Outcome.UNAVAILABLE, f"release archive of {engine.id}: {error}") from error
+    return executable_below(folder, engine.binary or "llama-server")
+
+
+def executable_below(folder: Path, name: str) -> Path:
+    """The executable `name` (a file name, or the end of a path; `.exe` may be left out) below a folder.
+
+    Raises EngineFailure(unavailable).
+    """
+    wanted = PureWindowsPath(name).parts  # splits at both kinds of slashes
+    endings = {wanted[-1].lower(), f"{wanted[-1].lower()}.exe"}
+    found = [
+        path
+        for path in folder.rglob("*")
+        if path.name.lower() in endings and path.is_file() and path.parts[-len(wanted) : -1] == wanted[:-1]
+    ]
+    usable = [path for path in found if path.suffix.lower() == ".exe" or os.access(path, os.X_OK)]
+    if not usable:
+        said = "is not executable" if found else "is not there"
+        raise EngineFailure(Outcome.UNAVAILABLE, f"the release archive is unpacked, but {name} {said} in it")
+    return min(usable, key=lambda path: (len(path.parts), str(path)))
+
+
 def program_sha256(engine: Engine, program: Path) -> str:
-    """sha256 of the binding's shared library, or of the executable."""
+    """sha256 of the binding's shared library, or of the executable together with the libraries beside it.
+
+    A release's llama-server is a small starter; what computes lies in libraries of the same folder.
+    """
     if engine.driver is Driver.XLLAMACPP:
         libraries = sorted(program.parent.parent.glob("lib/python*/site-packages/xllamacpp/*.so"))
         return sha256_file(libraries[0]) if libraries else ""
-    return sha256_file(program)
+    beside = {path.resolve() for pattern in LIBRARIES for path in program.parent.glob(pattern) if path.is_file()}
+    if not beside:
+        return _sha256(program)
+    return sha256_text("".join(f"{_sha256(path)}  {path.name}\n" for path in (program, *sorted(beside))))
+
+
+def _sha256(path: Path) -> str:
+    state = path.stat()
+    return _remembered(path, state.st_size, state.st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=256)
+def _remembered(path: Path, size: int, changed: int) -> str:
+    """Gigabytes of GPU libraries are hashed once a process, not once an arm."""
+    del size, changed
+    return sha256_file(path)

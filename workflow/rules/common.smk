@@ -78,11 +78,16 @@ def pair_facts(wildcards):
     return [f"{RECORDS}/{plan.model_record(STUDY, model)}" for model in models]
 
 
+def archive_of(name):
+    """The configuration of an archive: a converter's source, or an engine's release."""
+    return STUDY.converters[name].source if name in STUDY.converters else STUDY.engines[name].archive
+
+
 def engine_environments(wildcards):
-    """Records of the environments of the engines that a job starts."""
+    """Records of the environments and release archives of the engines that a job starts."""
     attempt = wildcards.get("attempt")
     engines = plan.engines_of_job(STUDY, attempt, wildcards.engine) if attempt else [STUDY.engines[wildcards.engine]]
-    return [f"{RECORDS}/{record}" for record in plan.environment_records(engines)]
+    return [f"{RECORDS}/{record}" for record in plan.program_records(engines)]
 
 
 def arm_inputs(wildcards):
@@ -158,6 +163,7 @@ wildcard_constraints:
     engine=plan.wildcard(STUDY.engines),
     model=plan.wildcard(STUDY.models),
     converter=plan.wildcard(STUDY.converters),
+    archive=plan.wildcard([*STUDY.converters, *(engine.id for engine in STUDY.engines.values() if engine.archive)]),
     wheel=plan.wildcard(STUDY.torch_wheels),
     arm="[a-z0-9._-]+",
     environment="[a-z0-9._-]+",

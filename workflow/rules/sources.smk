@@ -50,25 +50,25 @@ rule fetch_model:
 
 rule fetch_archive:
     """
-    One converter's source archive through its mirrors.
+    One archive through its mirrors: a converter's source, or an engine's release.
 
     Output: record with sha256, size and place in the cache.
     """
     input:
         script=script("fetch"),
     output:
-        record=f"{RECORDS}/sources/{{converter}}.json",
+        record=f"{RECORDS}/sources/{{archive}}.json",
     log:
-        "results/logs/fetch-{converter}.log",
+        "results/logs/fetch-{archive}.log",
     conda:
         "../../envs/pipeline.yaml"
     resources:
         network=1,
     params:
         host=HOST,
-        entry=lambda wildcards: digest(STUDY.converters[wildcards.converter]),
+        entry=lambda wildcards: digest(archive_of(wildcards.archive)),
     shell:
-        "python {input.script:q} --archive {wildcards.converter:q}"
+        "python {input.script:q} --archive {wildcards.archive:q}"
         " --host {params.host:q} --record {output.record:q} 2>&1 | tee {log:q}"
 
 
