@@ -44,6 +44,11 @@ REMOVED = """error while handling argument "--draft-max": the argument has been 
 usage:
 --draft, --draft-n, --draft-max N       the argument has been removed. use --spec-draft-n-max
 """  # noqa: E501
+NO_MTP = """0.03.866.731 W llama_init_from_model: context type MTP requested but model doesn't contain MTP layers
+0.03.875.979 E common_speculative_init_result: failed to create MTP context
+0.03.875.996 E srv    load_model: failed to create MTP context
+0.03.876.480 E srv          init: exiting due to model loading error
+"""
 PORT = """0.00.000.100 E srv   start: couldn't bind HTTP server socket, hostname: 127.0.0.1, port: 8080
 0.00.000.200 E srv  llama_server: exiting due to HTTP server error
 """
@@ -62,6 +67,7 @@ ASSERTION = "/src/ggml/src/ggml.c:3456: GGML_ASSERT(a->ne[2] == b->ne[0]) failed
         (VULKAN_MEMORY, 1, Outcome.OUT_OF_MEMORY, "ErrorOutOfDeviceMemory"),
         (BAD_ALLOC, -signal.SIGABRT, Outcome.OUT_OF_MEMORY, "bad_alloc"),
         (REMOVED, 1, Outcome.REFUSED, "the argument has been removed. use --spec-draft-n-max"),
+        (NO_MTP, 1, Outcome.REFUSED, "context type MTP requested but model doesn't contain MTP layers"),
         (PORT, 1, Outcome.UNAVAILABLE, "couldn't bind HTTP server socket"),
         (ASSERTION, -signal.SIGABRT, Outcome.CRASHED, "GGML_ASSERT(a->ne[2] == b->ne[0]) failed"),
         ("", -signal.SIGILL, Outcome.CRASHED, "illegal instruction: this CPU lacks"),

@@ -27,7 +27,7 @@ REFUSED = re.compile(
     r"|invalid magic|tensor '.*' data is not within the file bounds|missing tensor|wrong number of tensors"
     r"|unknown (?:argument|value)|invalid argument|error while handling argument|the argument has been removed"
     r"|failed to load draft model|failed to open|No such file|exiting due to model loading error"
-    r"|the file is probably corrupted|corrupted or incomplete|key not found in model",
+    r"|failed to create \w+ context|the file is probably corrupted|corrupted or incomplete|key not found in model",
     re.IGNORECASE,
 )
 PORT_TAKEN = re.compile(r"couldn't bind|Address already in use|bind .*failed|failed to bind", re.IGNORECASE)
@@ -42,7 +42,9 @@ _DECISIVE = (
     re.compile(r".*not compatible.*", re.IGNORECASE),
     re.compile(r".*error loading model: .*|.*error loading model .*: .*"),
     OUT_OF_MEMORY,
+    re.compile(r".*doesn't contain MTP layers.*|.*failed to create \w+ context.*"),
     re.compile(r"GGML_ASSERT\(.*|.*GGML_ABORT.*|.*terminate called.*|.*what\(\): .*"),
+    re.compile(r"^(?:[\d.]+ )?E (?!.*exiting due to).*"),
     REFUSED,
     PORT_TAKEN,
     re.compile(r"(?:^|\s)(?:\w*Error|\w*Exception|fatal|error)\b.*", re.IGNORECASE),
