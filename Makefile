@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SNAKEMAKE := $(BIN)/snakemake --cores 1
-PIP_QUIET := --quiet --disable-pip-version-check --no-input
+PIP_QUIET := -q -q --disable-pip-version-check --no-input
 
 .PHONY: report test lint check environment clean
 
