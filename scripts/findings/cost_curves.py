@@ -12,14 +12,21 @@ from typing import Any
 
 import pandas as pd
 
-from findings.breakeven import CostCurve, acceptance_from_conditional, break_even, cost_curve, tokens_per_round
+from findings.breakeven import (
+    Acceptance,
+    CostCurve,
+    acceptance_from_conditional,
+    break_even,
+    cost_curve,
+    tokens_per_round,
+)
 from findings.bundles import RecordFile
 from findings.config import Configuration
 from findings.records import parse_record
 
 COLUMNS = (
     "evidence", "host", "attempt", "engine", "arm", "drafted", "acceptance", "ratio", "observed_acceptance",
-    "observed_ratio", "needed_acceptance",
+    "observed_ratio", "needed_acceptance", "predicted_ratio",
 )  # fmt: skip
 STEPS = 40
 Row = Mapping[str, Any]
@@ -38,10 +45,41 @@ def block_costs(files: Iterable[RecordFile], effects: Iterable[Row]) -> dict[tup
     }
     found: dict[tuple[str, str, str], list[Costs]] = {}
     for file in sorted((file for file in files if file.label in wanted), key=lambda file: file.label):
-        costs = parse_record(file.json(), file.label).detail.get("costs")
+        detail = parse_record(file.json(), file.label).detail
+        costs = detail.get("costs")
         if costs:
-            found.setdefault(wanted[file.label], []).append(costs)
+            counted = _counters(detail)
+            found.setdefault(wanted[file.label], []).append({**costs, "counters": counted} if counted else costs)
     return found
+
+
+def _counters(detail: Row) -> dict[str, tuple[int, int, int]]:
+    """By arm of a block that drafted: (tokens that took time, drafted, accepted), over the counted requests.
+
+    The first token of an answer comes out of the prompt and takes no time, so it belongs to no round.
+    """
+    found: dict[str, tuple[int, int, int]] = {}
+    for name, arm in detail.get("arms", {}).items():
+        requests = [r for r in arm.get("requests", ()) if r["counted"] and r["outcome"] == "ok"]
+        drafted = sum(r["draft_n"] or 0 for r in requests)
+        if drafted:
+            timed = sum(r["predicted_n"] - 1 for r in requests)
+            found[name] = (timed, drafted, sum(r["draft_n_accepted"] or 0 for r in requests))
+    return found
+
+
+def predicted_ratio(curve: CostCurve, length: int, blocks: Sequence[Costs], arm: str) -> float:
+    """The ratio of speeds that the curve gives for the drafts and acceptances that were counted in `blocks`.
+
+    NaN where the arm drafted nothing. The drafts' own mean length counts, which is below `length` where the engine or
+    the end of the answer cut them short.
+    """
+    counted = [costs["counters"][arm] for costs in blocks if arm in costs.get("counters", {})]
+    timed, drafted, accepted = (sum(column) for column in zip(*counted, strict=True)) if counted else (0, 0, 0)
+    if not drafted or accepted >= timed:
+        return math.nan
+    predicted = break_even(curve, length, Acceptance(timed, drafted, accepted)).predicted_speedup
+    return math.nan if predicted is None else predicted
 
 
 def curve_rows(
@@ -64,7 +102,8 @@ def curve_rows(
                 and row["prompt_class"] == "all"
             ]
             shared = {"evidence": "measured", "host": host, "attempt": attempt, "engine": engine, "arm": arm.id}
-            rows += _points(curve, length, shared | {"drafted": length} | _observed(here))
+            predicted = {"predicted_ratio": predicted_ratio(curve, length, blocks, arm.id)}
+            rows += _points(curve, length, shared | {"drafted": length} | _observed(here) | predicted)
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 

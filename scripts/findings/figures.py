@@ -479,7 +479,8 @@ def break_even(curves: pd.DataFrame) -> Figure:
     """Predicted speed by acceptance, from measured costs, with the observed point and the acceptance needed.
 
     Columns: host, attempt, engine, arm, acceptance (0 to 1), ratio (predicted speed / baseline), observed_acceptance,
-    observed_ratio, needed_acceptance (above 1: cannot pay; all three repeat in each row of a curve, NaN if unknown).
+    observed_ratio, needed_acceptance (above 1: cannot pay), predicted_ratio (at what was drafted and accepted; all four
+    repeat in each row of a curve, NaN if unknown).
     """
     title = "Break-even: what acceptance would be needed here"
     rows = of_evidence(curves, "measured") if "evidence" in curves.columns else curves
@@ -523,6 +524,7 @@ def _draw_break_even(axes: Axes, key: tuple[str, ...], part: pd.DataFrame) -> No
         words = f"needs {needed * 100:.0f} %"
     else:
         words = "no break-even known" if math.isnan(needed) else "cannot pay at any acceptance"
+    words += _beside(first.get("predicted_ratio"), first["observed_ratio"])
     axes.annotate(words, (0.03, 0.95), xycoords="axes fraction", va="top", fontsize=8.5)
     if pd.notna(first["observed_acceptance"]) and pd.notna(first["observed_ratio"]):
         axes.plot(
@@ -544,6 +546,15 @@ def _draw_break_even(axes: Axes, key: tuple[str, ...], part: pd.DataFrame) -> No
     axes.set_title(
         f"{attempt.replace('_', ' ')}: {arm}\n{engine} on {host}", loc="left", fontsize=8.5, fontweight="bold"
     )
+
+
+def _beside(predicted: float | None, measured: float) -> str:
+    """The predicted change beside the measured one, with the error of the prediction; empty where one is unknown."""
+    if predicted is None or pd.isna(predicted) or pd.isna(measured):
+        return ""
+    change, found = 100 * (float(predicted) - 1), 100 * (float(measured) - 1)
+    error = 100 * (float(predicted) / float(measured) - 1)
+    return f"\npredicted {change:+.0f} %, measured {found:+.0f} %\n(speed predicted {error:+.0f} % off)"
 
 
 # --- (f) imported evidence ----------------------------------------------------------------------------------------

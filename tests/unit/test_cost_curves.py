@@ -84,3 +84,27 @@ def test_a_drafter_as_dear_as_the_target_never_pays(configuration: Configuration
 )
 def test_what_was_not_measured_gives_no_curve(configuration: Configuration, measured: dict[str, Any]) -> None:
     assert len(curve_rows(configuration, effects(), {KEY: [measured]})) == 0
+
+
+def counted(drafted: int | None, accepted: int | None, **more: Any) -> dict[str, Any]:
+    return {
+        "counted": True,
+        "outcome": "ok",
+        "predicted_n": 41,
+        "draft_n": drafted,
+        "draft_n_accepted": accepted,
+    } | more
+
+
+def test_the_prediction_stands_on_what_was_drafted_and_accepted(configuration: Configuration) -> None:
+    rows = effects()
+    named = next(row["record"] for row in rows if row["attempt"] == "attempt_2")
+    one = costs({"1": [10.0], "4": [20.0]}, {"draft": [5.0]})
+    warm_up = counted(9, 9, counted=False)
+    arms = {"draft": {"requests": [warm_up, counted(60, 20)]}, "baseline": {"requests": [counted(None, None)]}}
+    found = block_costs([file(named, {"costs": one, "arms": arms})], rows)
+    assert found[KEY][0]["counters"] == {"draft": (40, 60, 20)}
+    drawn = curve_rows(configuration, rows, found)
+    # 40 tokens took time, 20 of them were accepted: 20 rounds of 3 drafted tokens, 2 tokens each, at 3.5 tokens' cost.
+    assert drawn["predicted_ratio"].iloc[0] == pytest.approx(2 / 3.5)
+    assert curve_rows(configuration, rows, {KEY: [one]})["predicted_ratio"].isna().all()

@@ -34,7 +34,7 @@ CURVES = pd.DataFrame(
         {
             "evidence": "measured", "host": HOST, "attempt": "attempt_2", "engine": "llama.cpp-b11549", "arm": arm,
             "acceptance": step / 10, "ratio": 0.4 + step / 20, "observed_acceptance": 0.9, "observed_ratio": 0.55,
-            "needed_acceptance": needed,
+            "needed_acceptance": needed, "predicted_ratio": 0.5,
         }
         for arm, needed in (("draft", math.inf), ("draft_16", 0.8))
         for step in range(11)
@@ -64,6 +64,14 @@ def texts(drawn: Drawn, name: str) -> list[str]:
     figure.draw_without_rendering()
     found = [text.get_text() for text in figure.findobj(match=lambda artist: hasattr(artist, "get_text"))]
     return [text for text in found if text.strip()]
+
+
+def test_break_even_says_how_far_the_prediction_is_off(drawn: Drawn) -> None:
+    assert any(
+        "predicted -50 %, measured -45 %\n(speed predicted -9 % off)" in text for text in texts(drawn, "breakeven")
+    )
+    unknown = replace(drawn, breakeven=drawn.breakeven.assign(predicted_ratio=math.nan))
+    assert not any("predicted -" in text for text in texts(unknown, "breakeven"))
 
 
 def test_the_same_tables_give_the_same_bytes(drawn: Drawn, tmp_path: Path) -> None:
