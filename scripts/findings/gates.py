@@ -180,11 +180,46 @@ def clocks_steady(blocks: Sequence[Block]) -> Gate:
 
 
 def backend_as_asked(blocks: Sequence[Block], backend: str) -> Gate:
-    """The backend that the log shows is the one that each arm was asked to use (`backend` where an arm has none)."""
+    """The backend that the log shows is the one that each arm was asked to use (`backend` where an arm has none).
+
+    A log that names no device passes for the CPU alone: that a GPU computed has to be shown. Layers of the target that
+    were left on the CPU although all were asked onto the GPU fail it, too.
+    """
     runs = [run for block in blocks for run in block.arms.values() if run.outcome is Outcome.OK]
-    pairs = {(_backend(run) or backend, str(run.settings.get("backend_used") or "")) for run in runs}
-    text = "; ".join(f"asked {asked}, used {used or 'not reported'}" for asked, used in sorted(pairs))
-    return Gate("backend_as_asked", all(used in ("", asked) for asked, used in pairs), text or "nothing ran")
+    seen = {(_backend(run) or backend, str(run.settings.get("backend_used") or ""), _left_out(run)) for run in runs}
+    said = [
+        f"asked {asked}, used {used or 'not reported'}" + (f" with {layers} layers on it" if layers else "")
+        for asked, used, layers in sorted(seen)
+    ]
+    passed = all((used == asked or (used == "" and asked == "cpu")) and not layers for asked, used, layers in seen)
+    return Gate("backend_as_asked", passed, "; ".join(said) or "nothing ran")
+
+
+def _left_out(run: ArmRun) -> str:
+    """`10/27` where fewer of the target's layers lie on the GPU than were asked; "" otherwise.
+
+    The log names the target first.
+    """
+    layers = run.settings.get("offloaded") or ()
+    launch = run.settings.get("launch") or {}
+    if not layers or _backend(run) in ("", "cpu"):
+        return ""
+    done, _, total = str(layers[0]).partition("/")
+    asked = _layers_asked(launch)
+    if not (done.isdigit() and total.isdigit()) or asked is None:
+        return ""
+    return str(layers[0]) if int(done) < min(int(total), asked) else ""
+
+
+def _layers_asked(launch: Mapping[str, Any]) -> int | None:
+    """GPU layers that a launch asks for, None where it does not say."""
+    flags = [str(flag) for flag in launch.get("flags", ())]
+    for name in ("--gpu-layers", "--n-gpu-layers", "-ngl"):
+        if name in flags[:-1]:
+            word = flags[flags.index(name) + 1]
+            return int(word) if word.isdigit() else None
+    value = (launch.get("settings") or {}).get("n_gpu_layers")
+    return value if isinstance(value, int) and value >= 0 else None
 
 
 def common_gates(
