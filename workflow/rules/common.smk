@@ -1,4 +1,5 @@
 # Configuration, names and paths that every rule shares. Values passed to rules are plain text and numbers.
+import functools
 import sys
 from pathlib import Path
 
@@ -109,28 +110,37 @@ def session_inputs(wildcards):
     return inputs
 
 
+@functools.cache
+def records_of_attempt(attempt):
+    """Records that the verdicts of one attempt rest on; asked for by several jobs, and again by every target."""
+    return [f"{RECORDS}/{record}" for record in plan.attempt_records(STUDY, attempt)]
+
+
 def records_of(wildcards):
     """Records that the verdicts of one attempt rest on."""
-    return [f"{RECORDS}/{record}" for record in plan.attempt_records(STUDY, wildcards.attempt)]
+    return list(records_of_attempt(wildcards.attempt))
 
 
-def records_beyond(planned):
+@functools.cache
+def planned_records():
+    """Records of all attempts of the study, each once."""
+    return list(dict.fromkeys(record for attempt in STUDY.study.attempts for record in records_of_attempt(attempt)))
+
+
+def all_records(wildcards):
+    """Records of all attempts of the study."""
+    return list(planned_records())
+
+
+@functools.cache
+def records_beyond():
     """Hash of the names of records that are here beyond those planned (a timeline's, of other hosts, old engines').
 
     As a parameter it makes tables and verdicts take them in once they have appeared, without a job that depends on
     whether they exist.
     """
     here = {str(path) for path in Path("results/records").glob("*/*/**/*.json") if "run-" not in str(path)}
-    return digest(sorted(here - set(planned)))
-
-
-def all_records(wildcards):
-    """Records of all attempts of the study."""
-    found = {}
-    for attempt in STUDY.study.attempts:
-        for record in plan.attempt_records(STUDY, attempt):
-            found[f"{RECORDS}/{record}"] = None
-    return list(found)
+    return digest(sorted(here.difference(planned_records())))
 
 
 def timeline_records(wildcards):

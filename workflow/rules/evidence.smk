@@ -22,7 +22,7 @@ rule attempt_tables:
         "../../envs/pipeline.yaml"
     params:
         folder=lambda wildcards, output: str(Path(output.measurements).parent),
-        beyond=lambda wildcards: records_beyond(all_records(wildcards)),
+        beyond=lambda wildcards: records_beyond(),
     shell:
         "python {input.script:q} --records results/records --attempt {wildcards.attempt:q}"
         " --out {params.folder:q} 2>&1 | tee {log:q}"
@@ -74,7 +74,7 @@ rule tables:
     conda:
         "../../envs/pipeline.yaml"
     params:
-        beyond=lambda wildcards: records_beyond(all_records(wildcards)),
+        beyond=lambda wildcards: records_beyond(),
     shell:
         "python {input.script:q} --records results/records" " --out results/tables 2>&1 | tee {log:q}"
 
