@@ -92,6 +92,8 @@ def prepare(folder: Path, cache: Path) -> Bench:
         "max_blocks": PLANNED_BLOCKS,
     }
     wanted = {name: study["attempts"][name] for name in ("attempt_2", "attempt_4")}
+    # The tiny model answers in milliseconds: what is tested is where a kill may hit, and not how fast anything is.
+    wanted["attempt_2"] |= {"roles": dict.fromkeys(("target", "drafter"), "tiny-gemma4-target-f16"), "ctx": 512}
     wanted["attempt_4"]["load"] = [study["default_engine"]]
     for item in wanted["attempt_4"]["convert"]:
         item["converters"] = item["converters"][-1:]
@@ -137,8 +139,11 @@ def ours(bench: Bench) -> list[psutil.Process]:
 
 
 def role(process: psutil.Process) -> str:
-    """snakemake, engine, job or other, by the command line."""
-    words = process.cmdline()
+    """snakemake, engine, job or other, by the command line; other where it has just ended."""
+    try:
+        words = process.cmdline()
+    except psutil.Error:
+        return "other"
     if any(word.endswith(("xllamacpp_host.py", "convert_hf_to_gguf.py", "llama-server")) for word in words):
         return "engine"
     if len(words) > 1 and "/snakemake" in words[1]:
@@ -156,10 +161,12 @@ def kill(bench: Bench, run: subprocess.Popen[bytes], chance: random.Random) -> d
         return entry | {"killed": "group"}
     targets = [process for process in ours(bench) if role(process) == wanted]
     victim = chance.choice(targets) if targets else psutil.Process(run.pid)
-    words = victim.cmdline()
-    what = next((Path(word).name for word in words[1:] if word.endswith(".py") or "/snakemake" in word), words[0])
-    victim.send_signal(number)
-    return entry | {"killed": wanted if targets else "snakemake", "program": what}
+    try:
+        words = [Path(word).name for word in victim.cmdline()[1:] if word.endswith(".py") or "/snakemake" in word]
+        victim.send_signal(number)
+    except psutil.Error:  # it ended by itself
+        return entry | {"killed": "nothing"}
+    return entry | {"killed": wanted if targets else "snakemake", "program": words[-1] if words else ""}
 
 
 def wait_for_end(bench: Bench, run: subprocess.Popen[bytes]) -> int:
@@ -315,6 +322,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--folder", type=Path, help="folder for the clone (default: a temporary one)")
     arguments = parser.parse_args(argv)
     folder = (arguments.folder or Path(tempfile.mkdtemp(prefix="findings-kill-"))).resolve()
+    # Started in the background, this process ignores SIGINT and what it starts would, too.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     bench = prepare(folder, arguments.cache.resolve())
     try:
         result = test(bench, arguments.kills, random.Random(arguments.seed))  # noqa: S311 - moments, no secrets

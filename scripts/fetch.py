@@ -11,6 +11,7 @@ from pathlib import Path
 
 from findings.config import ConfigurationError, load_configuration
 from findings.interrupted import end_with_workflow
+from findings.job import given_overrides
 from findings.records import Record, redact, write_record
 from findings.sources import cache_root, ensure_archive, ensure_model
 
@@ -23,7 +24,10 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     what.add_argument("--archive", help="id of a converter or of an engine with an archive, in config/engines.yaml")
     parser.add_argument("--config-root", type=Path, default=Path(), help="the project (default: here)")
     parser.add_argument(
-        "--overrides", type=json.loads, default={}, help="JSON: keys that replace those of config/config.yaml"
+        "--overrides",
+        type=json.loads,
+        default=given_overrides(),
+        help="JSON: keys that replace those of config/config.yaml",
     )
     parser.add_argument("--host", default="", help="label of this machine, for the record")
     parser.add_argument("--cache", default="", help="cache folder (default: FINDINGS_CACHE, else the configured one)")

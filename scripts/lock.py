@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from findings.config import ConfigurationError, load_configuration
+from findings.job import given_overrides
 from findings.lock import lock_path, update_lock, waiting_models
 from findings.records import redact, write_record
 
@@ -19,7 +20,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--study", default="", help="study (default: that of the configuration)")
     parser.add_argument("--config-root", type=Path, default=Path(), help="the project (default: here)")
     parser.add_argument(
-        "--overrides", type=json.loads, default={}, help="JSON: keys that replace those of config/config.yaml"
+        "--overrides",
+        type=json.loads,
+        default=given_overrides(),
+        help="JSON: keys that replace those of config/config.yaml",
     )
     parser.add_argument("--host", default="", help="label of this machine, for the record")
     parser.add_argument("--record", type=Path, help="where to write the record (default: nowhere)")

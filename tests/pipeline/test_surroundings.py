@@ -1,0 +1,135 @@
+"""The workflow where machines differ: paths, locale, time zone, umask, hash seed, file systems, and disks that refuse.
+
+Every test types a command of a user in a copy of the project; the targets are cheap ones that need no engine.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from findings.records import Outcome, read_record
+from surroundings import copy_project
+
+TABLES = "results/publish/tables"
+VERDICTS = f"{TABLES}/verdicts.parquet"
+CHECKPOINT = "results/records/here/sources/tiny-gemma4-target.json"
+ODD_NAME = 'it\'s a "test" of $HOME; `id` & ü ж'
+
+
+def snakemake(project: Path, *targets: str, umask: int = 0o022, **variables: str) -> subprocess.CompletedProcess[str]:
+    """A user's command, with the host's label given so that no record depends on this machine."""
+    environment = os.environ | {"FINDINGS_CACHE": str(project / "the cache")} | variables
+    return subprocess.run(
+        [str(Path(sys.executable).with_name("snakemake")), "--cores", "1", *targets, "--config", "host=here"],
+        cwd=project,
+        env=environment,
+        umask=umask,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=300,
+        check=False,
+    )
+
+
+def tables(project: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted((project / TABLES).glob("*.parquet"))}
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project in a plain place, with its tables."""
+    project = copy_project(tmp_path_factory.mktemp("plain") / "project")
+    done = snakemake(project, VERDICTS, LC_ALL="C.UTF-8", TZ="UTC", PYTHONHASHSEED="1")
+    assert done.returncode == 0, done.stderr
+    return project
+
+
+def test_an_odd_path_a_foreign_locale_a_time_zone_a_umask_and_a_hash_seed_change_nothing(
+    plain: Path, tmp_path: Path
+) -> None:
+    project = copy_project(tmp_path / ODD_NAME / "project")
+    done = snakemake(
+        project, VERDICTS, CHECKPOINT, umask=0o077, LC_ALL="tr_TR.UTF-8", TZ="Asia/Kathmandu", PYTHONHASHSEED="77"
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(tables(project)) == 6
+    assert tables(project) == tables(plain)
+    record = read_record(project / CHECKPOINT)
+    assert record.outcome is Outcome.OK, record.reason
+    assert str(tmp_path) not in (project / CHECKPOINT).read_text(encoding="utf-8")
+    assert (project / VERDICTS).stat().st_mode & 0o077 == 0
+
+
+def test_a_locale_without_utf_8_changes_nothing(plain: Path, tmp_path: Path) -> None:
+    project = copy_project(tmp_path / "project")
+    done = snakemake(project, VERDICTS, LC_ALL="C", LANG="C", PYTHONCOERCECLOCALE="0", PYTHONUTF8="0")
+    assert done.returncode == 0, done.stderr
+    assert tables(project) == tables(plain)
+
+
+def mounted(place: Path, size: str) -> None:
+    place.mkdir(exist_ok=True)
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)], capture_output=True, check=False
+    )
+    if done.returncode != 0:
+        pytest.skip("mounting a small disk needs root; THIS FAULT IS NOT TESTED HERE")
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """A project whose results/ is a disk of 48 KiB."""
+    project = copy_project(tmp_path / "project")
+    results = project / "results"
+    mounted(results, "48k")
+    yield project
+    subprocess.run(["umount", "--lazy", str(results)], check=False)
+
+
+def test_a_full_disk_is_told_leaves_no_half_table_and_the_same_command_goes_on(plain: Path, small: Path) -> None:
+    done = snakemake(small, VERDICTS)
+    assert done.returncode != 0
+    assert "No space left on device" in done.stderr
+    assert not (small / VERDICTS).exists()
+    subprocess.run(["mount", "-o", "remount,size=64m", str(small / "results")], check=True)
+    done = snakemake(small, VERDICTS)
+    assert done.returncode == 0, done.stderr
+    assert tables(small) == tables(plain)
+    assert not list((small / "results").rglob("*.part"))
+
+
+def test_read_only_results_are_named(small: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,ro", str(small / "results")], check=True)
+    done = snakemake(small, VERDICTS)
+    assert done.returncode != 0
+    assert "Read-only file system: 'results/" in done.stderr
+
+
+def test_a_cache_on_another_file_system_takes_and_serves(tmp_path: Path) -> None:
+    project = copy_project(tmp_path / "project")
+    mounted(project / "the cache", "256m")
+    try:
+        done = snakemake(project, CHECKPOINT)
+        assert done.returncode == 0, done.stderr
+        record = read_record(project / CHECKPOINT)
+        assert record.outcome is Outcome.OK, record.reason
+        assert (project / "the cache" / str(record.detail["cache_path"])).exists()
+    finally:
+        subprocess.run(["umount", "--lazy", str(project / "the cache")], check=False)
+
+
+def test_a_killed_snakemake_needs_no_unlock(tmp_path: Path) -> None:
+    """What is left after kill -9 (lock and marker) is made here as Snakemake makes it; the same command goes on."""
+    project = copy_project(tmp_path / "project")
+    locks = project / ".snakemake" / "locks"
+    locks.mkdir(parents=True)
+    (locks / "0.output.lock").write_text(f"{project / CHECKPOINT}\n", encoding="utf-8")
+    done = snakemake(project, CHECKPOINT)
+    assert done.returncode == 0, done.stderr
+    assert read_record(project / CHECKPOINT).outcome is Outcome.OK

@@ -1,0 +1,21 @@
+"""A copy of the project in a place of a test's own."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+COPIED = ("config", "envs", "scripts", "workflow", "Snakefile", "README.md")
+
+
+def copy_project(place: Path) -> Path:
+    """Everything that the workflow needs, without results, cache and repository."""
+    place.mkdir(parents=True)
+    for name in COPIED:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, place / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy2(source, place / name)
+    return place
