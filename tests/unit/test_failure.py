@@ -49,6 +49,15 @@ NO_MTP = """0.03.866.731 W llama_init_from_model: context type MTP requested but
 0.03.875.996 E srv    load_model: failed to create MTP context
 0.03.876.480 E srv          init: exiting due to model loading error
 """
+ASSERTION_WITH_GDB = """0.01.0 I srv  update_slots: all slots are idle
+/build/llama.cpp/src/llama-graph.cpp:155: GGML_ASSERT(ubatch->embd_state && "needs a state embedding") failed
+[New LWP 3795]
+warning: could not find '.gnu_debugaltlink' file
+syscall () at ../sysdeps/unix/sysv/linux/x86_64/syscall.S:38
+38\t../sysdeps/unix/sysv/linux/x86_64/syscall.S: No such file or directory.
+#0  syscall () at ../sysdeps/unix/sysv/linux/x86_64/syscall.S:38
+[Inferior 1 (process 3790) detached]
+"""
 PORT = """0.00.000.100 E srv   start: couldn't bind HTTP server socket, hostname: 127.0.0.1, port: 8080
 0.00.000.200 E srv  llama_server: exiting due to HTTP server error
 """
@@ -67,6 +76,8 @@ ASSERTION = "/src/ggml/src/ggml.c:3456: GGML_ASSERT(a->ne[2] == b->ne[0]) failed
         (VULKAN_MEMORY, 1, Outcome.OUT_OF_MEMORY, "ErrorOutOfDeviceMemory"),
         (BAD_ALLOC, -signal.SIGABRT, Outcome.OUT_OF_MEMORY, "bad_alloc"),
         (REMOVED, 1, Outcome.REFUSED, "the argument has been removed. use --spec-draft-n-max"),
+        (ASSERTION_WITH_GDB, -signal.SIGABRT, Outcome.CRASHED, 'GGML_ASSERT(ubatch->embd_state && "needs a state'),
+        (MISSING, -signal.SIGABRT, Outcome.CRASHED, "SIGABRT"),
         (NO_MTP, 1, Outcome.REFUSED, "context type MTP requested but model doesn't contain MTP layers"),
         (PORT, 1, Outcome.UNAVAILABLE, "couldn't bind HTTP server socket"),
         (ASSERTION, -signal.SIGABRT, Outcome.CRASHED, "GGML_ASSERT(a->ne[2] == b->ne[0]) failed"),

@@ -34,6 +34,7 @@ PORT_TAKEN = re.compile(r"couldn't bind|Address already in use|bind .*failed|fai
 
 # From the most telling to the least: llama.cpp prints the cause first and then up to four lines that only pass it on.
 _DECISIVE = (
+    re.compile(r".*GGML_ASSERT\(.*|.*GGML_ABORT.*|.*what\(\): .*"),
     re.compile(r"unknown model architecture: '[^']*'", re.IGNORECASE),
     re.compile(r"the argument has been removed.*|error: invalid argument: .*|error while handling argument .*"),
     re.compile(r"(?:Illegal instruction|illegal hardware instruction).*", re.IGNORECASE),
@@ -43,7 +44,6 @@ _DECISIVE = (
     re.compile(r".*error loading model: .*|.*error loading model .*: .*"),
     OUT_OF_MEMORY,
     re.compile(r".*doesn't contain MTP layers.*|.*failed to create \w+ context.*"),
-    re.compile(r"GGML_ASSERT\(.*|.*GGML_ABORT.*|.*terminate called.*|.*what\(\): .*"),
     re.compile(r"^(?:[\d.]+ )?E (?!.*exiting due to).*"),
     REFUSED,
     PORT_TAKEN,
@@ -96,6 +96,17 @@ def decisive_line(log: str) -> str:
     return ""
 
 
+_BACKTRACE = re.compile(
+    r"^(?:\[New LWP \d+\]|\[Inferior .*|warning: .*|\d+\t.*: No such file or directory\.|#\d+ .*"
+    r"|.*libthread_db.*|0x[0-9a-f]+ in .*|Using host .*|See: .*|This GDB .*)$"
+)
+
+
+def _without_backtrace(log: str) -> str:
+    """The log without what a debugger printed: ggml calls gdb when it aborts, and gdb misses its own source files."""
+    return "\n".join(line for line in log.splitlines() if not _BACKTRACE.match(line))
+
+
 def signal_words(exit_code: int) -> str:
     """What an exit code says: signals as words (both -11 and the shell's 139), else `exit code N`."""
     number = -exit_code if exit_code < 0 else exit_code - 128 if 128 < exit_code < 160 else 0
@@ -121,6 +132,7 @@ def classify_exit(exit_code: int, log: str, oom_killed: bool = False) -> tuple[O
     log's texts, except for aborts, where the log holds the assertion or the exception that caused them.
     """
     number = _killed_by(exit_code)
+    log = _without_backtrace(log)
     line = decisive_line(log)
     if number == signal.SIGKILL:
         if oom_killed:
@@ -133,7 +145,7 @@ def classify_exit(exit_code: int, log: str, oom_killed: bool = False) -> tuple[O
         return Outcome.CRASHED, signal_words(exit_code)
     if PORT_TAKEN.search(log):
         return Outcome.UNAVAILABLE, tidy_line(next(text for text in log.splitlines() if PORT_TAKEN.search(text)))
-    if REFUSED.search(log):
+    if not number and REFUSED.search(log):
         return Outcome.REFUSED, line or signal_words(exit_code)
     if number or exit_code:
         return Outcome.CRASHED, f"{signal_words(exit_code)}{': ' + line if line else ''}"

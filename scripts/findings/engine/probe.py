@@ -44,8 +44,9 @@ def engine_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]
     dropped = re.compile(
         r"(?i)^(hf_|hugging|llama_|ggml_(?!vk_)|python|.*_proxy$|.*token.*|.*secret.*|.*password.*|.*api_?key.*)"
     )
+    # GGML_NO_BACKTRACE: an abort would call gdb, which takes seconds and fills the log with its own complaints.
     kept = {name: value for name, value in os.environ.items() if not dropped.match(name)}
-    return {**kept, "LC_ALL": "C.UTF-8", "PYTHONUNBUFFERED": "1", **(extra or {})}
+    return {**kept, "LC_ALL": "C.UTF-8", "PYTHONUNBUFFERED": "1", "GGML_NO_BACKTRACE": "1", **(extra or {})}
 
 
 def _ask(argv: Sequence[str], timeout_s: float) -> _Answer:
