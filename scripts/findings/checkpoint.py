@@ -19,10 +19,7 @@ from findings.records import sha256_file
 TARGET_ID = "tiny-gemma4-target"
 DENSE_ID = "tiny-gemma4-assistant-dense"
 CENTROIDS_ID = "tiny-gemma4-assistant-centroids"
-CONTROL_ID = "padded-gemma4-target"
 CHECKPOINT_IDS = (TARGET_ID, DENSE_ID, CENTROIDS_ID)
-CONTROL_COLUMNS = 16_000
-"""Feed-forward columns that padding adds to each layer: 64 * 3 * 16,000 weights a layer, 18 million in all."""
 MANIFEST_NAME = "manifest.json"
 CARD_NAME = "README.md"
 
@@ -199,19 +196,21 @@ architecture. They prove function, not profit: at this size a token costs next t
 them. They were trained on templated text made by this repository; they know nothing else, and they hold no weight
 of anybody's model. The weights are under the licence of this repository.
 
-The two drafters share the target and differ in the head. `{dense}` has a dense head over the whole vocabulary, as the
-12B, 26B and 31B drafters have. `{centroids}` has `use_ordered_embeddings` with {n_centroids} centroids (the best
-{top_k} are looked at), as the E2B and E4B drafters have. What the official ones have and these lack: per-layer input
-embeddings and shared KV layers in the target, and size.
+The two drafters share the target and differ in the head. The dense one has a head over the whole vocabulary, as the
+12B, 26B and 31B drafters have. The other has `use_ordered_embeddings` with {n_centroids} centroids (the best {top_k} are
+looked at), as the E2B and E4B drafters have. llama.cpp's converters from b9581 to b11434 leave the centroids out and its
+runtime then takes the whole head, so both forms run there in the same way. What the official ones have and these lack:
+per-layer input embeddings and shared KV layers in the target, and size.
 
 ## How they were made
 
 ```
+pip install torch==2.13.0 transformers==5.24.0
 {command}
 ```
 
-Seed {seed}; {versions}; {threads} threads. Training on another processor or another version gives weights
-of the same shape that are not bit for bit the same.
+Seed {seed}; {versions}; threads: {threads}.
+Training on another processor or another version gives weights of the same shape that are not bit for bit the same.
 
 | what | loss at the end (nats a token) | seconds | agreement with the target's greedy choice, drafted token 1, 2, ... |
 |---|---|---|---|
@@ -222,12 +221,12 @@ distribution over the next tokens is the goal, for as many drafted tokens as the
 from the target's last sliding and last full layer, and the position stays that of the last verified token, as the
 engine does it.
 
-## A larger target whose steps cost something
+## A target whose steps cost something
 
-`scripts/make_checkpoint.py --size positive-control --out FOLDER` needs no training: it pads the committed target with
-feed-forward columns and layers that are computed in full and contribute nothing (zero weights after them), so the
-text stays the same while a step costs about as much as one of a model of 20 million parameters. With the dense
-drafter it shows that an engine and a machine can make multi-token prediction pay. It is artificial on purpose.
+`scripts/pad.py` needs no training: it adds feed-forward columns to the converted target that are computed in full and
+contribute nothing (zero weights after them), so the text stays the same while a step costs about as much as one of a
+model of 18 million parameters. With the dense drafter it is the positive control: it shows that an engine and a machine
+can make multi-token prediction pay. It is artificial on purpose.
 
 ## Files
 
@@ -254,8 +253,6 @@ def render_card(manifest: Mapping[str, Any]) -> str:
         rows="\n".join(rows),
         training="\n".join(training),
         files="\n".join(files),
-        dense=DENSE_ID,
-        centroids=CENTROIDS_ID,
         n_centroids=made[CENTROIDS_ID]["shape"]["centroids"],
         top_k=made[CENTROIDS_ID]["shape"]["top_k"],
         command=manifest["command"],
