@@ -34,6 +34,8 @@ class Behaviour:
     `type_compared_as`: "bool" (every type but `none` counts as the same) or "number". `on_mismatch`: "translated" or
     "not_engaged". `spec_type_needed`: a drafter's file alone does not start speculation. `logits_for_whole_batch`:
     the compute buffer holds logits for every token of a micro-batch. `mtp`: the server has draft-mtp.
+    `special_ids_compared`: "always", or "when_added" (the BOS id only where add_bos is on, EOS likewise).
+    `drafter_without_vocabulary` and `mtp_as_draft_simple` (an MTP drafter started as an ordinary one): how that ends.
     """
 
     build: int
@@ -46,6 +48,8 @@ class Behaviour:
     logits_for_whole_batch: bool
     drafter_without_vocabulary: str
     mtp: bool
+    special_ids_compared: str
+    mtp_as_draft_simple: str
 
     @property
     def note(self) -> str:

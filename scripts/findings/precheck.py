@@ -230,7 +230,7 @@ def _mechanism(found: Prediction, asked: str, rules: Behaviour) -> Mechanism:
         return Mechanism(rules.on_mismatch)
     if found.mtp.is_mtp:
         # A drafter that needs the target's hidden states, started as an ordinary one.
-        return Mechanism.FAILS
+        return Mechanism(rules.mtp_as_draft_simple)
     return Mechanism.ENGAGED
 
 

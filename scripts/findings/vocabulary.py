@@ -166,9 +166,10 @@ def compare(target: Header, drafter: Header, rules: Behaviour) -> Comparison:
         ("BOS", (ours.add_bos, theirs.add_bos), (ours.bos, theirs.bos)),
         ("EOS", (ours.add_eos, theirs.add_eos), (ours.eos, theirs.eos)),
     ):
-        passed = switches[0] == switches[1] and (not switches[0] or ids[0] == ids[1])
+        counts = switches[0] or rules.special_ids_compared == "always"
+        passed = switches[0] == switches[1] and (not counts or ids[0] == ids[1])
         text = f"add_{name.lower()} {_yes(switches[0])} and {_yes(switches[1])}, id {ids[0]} and {ids[1]}"
-        if passed and not switches[0] and ids[0] != ids[1]:
+        if passed and ids[0] != ids[1]:
             text += " (the ids do not count while it is off)"
         checks.append(Check(name, passed, text))
         if not passed:
@@ -194,8 +195,8 @@ def _yes(value: bool) -> str:
 def first_text_difference(target: Header, drafter: Header) -> tuple[int, bytes, bytes] | None:
     """The first token (id, text in the target, text in the drafter) that the engine finds different, or None.
 
-    Compares from id 5 to the end of the smaller vocabulary. An empty text counts as `[EMPTY_<id>]`, and a text ends at
-    its first zero byte (the loader and `strcmp`).
+    Compares from id 5 to the end of the smaller vocabulary. A text ends at its first zero byte (the loader takes it as
+    a C string), and an empty one counts as `[EMPTY_<id>]`.
     """
     if min(target.items(_TOKENS) or 0, drafter.items(_TOKENS) or 0) <= FIRST_COMPARED_TOKEN:
         return None
@@ -213,7 +214,8 @@ def _texts(header: Header) -> Iterator[bytes]:
 
 
 def _effective(text: bytes, token: int) -> bytes:
-    return text.partition(b"\0")[0] if text else f"[EMPTY_{token}]".encode()
+    """The text that the loader keeps: it ends at a zero byte, and an empty one gets a stand-in."""
+    return text.partition(b"\0")[0] or f"[EMPTY_{token}]".encode()
 
 
 def _bytes_differ(target: Header, drafter: Header) -> bool:
@@ -288,7 +290,7 @@ def duplicate_text(header: Header) -> bytes | None:
         return None
     seen: set[bytes] = set()
     for token, text in enumerate(header.strings(_TOKENS)):
-        effective = text or f"[EMPTY_{token}]".encode()
+        effective = _effective(text, token)
         if effective in seen:
             return effective
         seen.add(effective)
