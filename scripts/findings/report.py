@@ -18,6 +18,7 @@ from markupsafe import Markup, escape
 
 from findings import words
 from findings.config import Allowance
+from findings.disagreement import disagreements
 from findings.publish import TEMPLATES, write_scanned
 from findings.story import Story
 from findings.view import Scanned, attestation, helpers
@@ -92,6 +93,7 @@ def render_report(story: Story, images: Mapping[str, Image], scanned: Scanned) -
         title=story.configuration.published.document.title,
         images=images,
         leading=leading,
+        disagreements=disagreements(line for line in story.verdicts if line in leading),
         unjudged=[finding.finding.title for finding in story.findings if not finding.lines],
         style=Markup(style),  # noqa: S704 - our own file, allowed by its hash
         script=Markup(script),  # noqa: S704

@@ -35,7 +35,9 @@ rule report_page:
         verdicts=rules.verdicts.output,
         figures=rules.figures.output,
         script=script("report"),
-        modules=modules("report", "publish", "story", "view", "words", "looks", "comparisons", "leakscan"),
+        modules=modules(
+            "report", "publish", "story", "view", "words", "looks", "disagreement", "comparisons", "leakscan"
+        ),
         templates=TEMPLATES,
         captions=CAPTIONS,
     output:
