@@ -197,10 +197,10 @@ them. They were trained on templated text made by this repository; they know not
 of anybody's model. The weights are under the licence of this repository.
 
 The two drafters share the target and differ in the head. The dense one has a head over the whole vocabulary, as the
-12B, 26B and 31B drafters have. The other has `use_ordered_embeddings` with {n_centroids} centroids (the best {top_k} are
-looked at), as the E2B and E4B drafters have. llama.cpp's converters from b9581 to b11434 leave the centroids out and its
-runtime then takes the whole head, so both forms run there in the same way. What the official ones have and these lack:
-per-layer input embeddings and shared KV layers in the target, and size.
+12B, 26B and 31B drafters have. The other has `use_ordered_embeddings` with {n_centroids} centroids (the best {top_k}
+are looked at), as the E2B and E4B drafters have. llama.cpp's converters from b9581 to b11434 leave the centroids out
+and its runtime then takes the whole head, so both forms run there in the same way. What the official ones have and
+these lack: per-layer input embeddings and shared KV layers in the target, and size.
 
 ## How they were made
 

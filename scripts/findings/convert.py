@@ -258,7 +258,8 @@ def _neutral(text: str, job: Conversion) -> str:
 # --- the converter's words ------------------------------------------------------------------------------------------
 
 _MISSING = re.compile(
-    r"^(?:ModuleNotFoundError: .*|ImportError: .*(?:requires the|not found in your environment).*)$", re.M
+    r"^(?:ModuleNotFoundError: .*|.*\brequires the \S+ library but it was not found in your environment.*)$",
+    re.MULTILINE,
 )
 _NO_SPACE = re.compile(r"No space left on device|Disk quota exceeded")
 _UNSUPPORTED = re.compile(
