@@ -74,12 +74,12 @@ class Bench:
 def prepare(folder: Path, cache: Path) -> Bench:
     """A clone with the short study, and a cache that shares what is fetched but not what is converted."""
     bench = Bench(folder)
-    copied = [*("config", "envs", "scripts", "workflow", "docs"), "Snakefile", "README.md"]
+    copied = [*("config", "envs", "scripts", "workflow", "docs", "profiles"), "Snakefile", "README.md"]
     bench.project.mkdir(parents=True)
     for name in copied:
         source = ROOT / name
         if source.is_dir():
-            shutil.copytree(source, bench.project / name, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(source, bench.project / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy2(source, bench.project / name)
     study = yaml.safe_load((ROOT / "config/studies/mini.yaml").read_text(encoding="utf-8"))

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-COPIED = ("config", "envs", "scripts", "workflow", "Snakefile", "README.md")
+COPIED = ("config", "envs", "scripts", "workflow", "profiles", "Snakefile", "README.md")
 
 
 def copy_project(place: Path) -> Path:
@@ -15,7 +15,7 @@ def copy_project(place: Path) -> Path:
     for name in COPIED:
         source = ROOT / name
         if source.is_dir():
-            shutil.copytree(source, place / name, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(source, place / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy2(source, place / name)
     return place

@@ -5,6 +5,7 @@ Every test types a command of a user in a copy of the project; the targets are c
 
 from __future__ import annotations
 
+import base64
 import os
 import subprocess
 import sys
@@ -130,6 +131,11 @@ def test_a_killed_snakemake_needs_no_unlock(tmp_path: Path) -> None:
     locks = project / ".snakemake" / "locks"
     locks.mkdir(parents=True)
     (locks / "0.output.lock").write_text(f"{project / CHECKPOINT}\n", encoding="utf-8")
+    marker = project / ".snakemake" / "incomplete" / base64.urlsafe_b64encode(CHECKPOINT.encode()).decode()
+    marker.parent.mkdir()
+    marker.write_text('{"external_jobid": null}', encoding="utf-8")
+    (project / CHECKPOINT).parent.mkdir(parents=True)
+    (project / CHECKPOINT).write_text("{", encoding="utf-8")
     done = snakemake(project, CHECKPOINT)
     assert done.returncode == 0, done.stderr
     assert read_record(project / CHECKPOINT).outcome is Outcome.OK
