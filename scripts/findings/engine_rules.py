@@ -7,7 +7,6 @@ sample; where the samples on both sides agree the answer counts as certain, else
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -149,4 +148,5 @@ def _tensor_patterns() -> frozenset[str]:
 def tensor_name_is_known(name: str) -> bool:
     """Whether any architecture of the newest sampled build has a tensor of this name."""
     stem = name.removesuffix(".weight").removesuffix(".bias").removesuffix(".scale").removesuffix(".input_scale")
-    return re.sub(r"(?<=\.)\d+(?=\.)", "%d", stem) in _tensor_patterns()
+    parts = stem.split(".")
+    return ".".join("%d" if part.isdigit() else part for part in parts) in _tensor_patterns()

@@ -33,7 +33,7 @@ MAX_NESTING = 8
 MAX_DIMENSIONS = 8
 
 _PAGE = 4096
-_WINDOW = 1 << 20
+_WINDOW = 1 << 18
 _SMALLEST_KEY = 8 + 4 + 1
 _SMALLEST_TENSOR = 8 + 4 + 4 + 8
 
@@ -259,6 +259,36 @@ class Header:
         with _Source(self.path) as source:
             at = entry.start
             for _ in range(entry.items):
+                text, at = _read_string(source, at, self._order, MAX_STRING_BYTES, entry.end - at)
+                yield text
+
+    def string_around(self, name: str, offset: int) -> tuple[int, int]:
+        """(index, place in the file) of the element of an array of strings that holds the byte `offset` of the array.
+
+        `offset` counts from the start of the elements; the lengths are walked, nothing is decoded.
+        """
+        entry = self.fields[name]
+        length_at = struct.Struct(self._order + "Q").unpack_from
+        wanted = entry.start + offset
+        with _Source(self.path) as source:
+            at, index = entry.start, 0
+            while True:
+                inside = source.fill(at, 8, entry.end - at)
+                window, base, last = source.window, source.base, len(source.window) - 8
+                start = inside
+                while inside <= last and base + inside <= wanted:
+                    start = inside
+                    inside += 8 + length_at(window, inside)[0]
+                    index += 1
+                at = base + inside
+                if at > wanted:
+                    return index - 1, base + start
+
+    def strings_from(self, name: str, index: int, at: int) -> Iterator[bytes]:
+        """The elements of an array of strings from element `index`, whose place in the file is `at`."""
+        entry = self.fields[name]
+        with _Source(self.path) as source:
+            for _ in range(index, entry.items):
                 text, at = _read_string(source, at, self._order, MAX_STRING_BYTES, entry.end - at)
                 yield text
 

@@ -8,9 +8,9 @@ texts of the tokens from id 5 on. Types of tokens, merges, scores and the pre-to
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from findings import engine_rules
@@ -22,6 +22,7 @@ FIRST_COMPARED_TOKEN = 5
 TYPE_NAMES = {0: "none", 1: "SPM", 2: "BPE", 3: "WPM", 4: "UGM", 5: "RWKV", 6: "PLaMo2", 7: "test"}
 
 _TOKENS = "tokenizer.ggml.tokens"
+_PIECE = 1 << 17
 # Default ids of the loader per type: (BOS, EOS); -1 is "none".
 _DEFAULT_IDS = {0: (-1, -1), 1: (1, 2), 2: (11, 11), 3: (101, -1), 4: (-1, 1), 5: (-1, -1), 6: (1, 2), 7: (-1, -1)}
 _FORCED_BOS_PRE = ("gemma4", "granite-embed-multi-311m")
@@ -200,17 +201,30 @@ def first_text_difference(target: Header, drafter: Header) -> tuple[int, bytes, 
     """
     if min(target.items(_TOKENS) or 0, drafter.items(_TOKENS) or 0) <= FIRST_COMPARED_TOKEN:
         return None
-    if not _bytes_differ(target, drafter):
+    first, second = _compared_range(target), _compared_range(drafter)
+    length = min(first[1] - first[0], second[1] - second[0])
+    offset: int | None = 0
+    if target.big_endian == drafter.big_endian:
+        offset = _difference(target.path, first[0], drafter.path, second[0], length)
+    if offset is None:
         return None
-    pairs = zip(_texts(target), _texts(drafter), strict=False)
-    for token, (left, right) in enumerate(pairs, start=FIRST_COMPARED_TOKEN):
+    return _first_pair(target, first[0], drafter, second[0], offset)
+
+
+def _first_pair(
+    target: Header, target_start: int, drafter: Header, drafter_start: int, offset: int
+) -> tuple[int, bytes, bytes] | None:
+    """The first pair of texts that the engine finds different, from the one that holds the differing byte on."""
+    places = []
+    for header, start in ((target, target_start), (drafter, drafter_start)):
+        entry = header.fields[_TOKENS]
+        # Up to the difference the bytes are equal, so the texts begin at the same tokens in both.
+        places.append(header.string_around(_TOKENS, start - entry.start + offset))
+    texts = (header.strings_from(_TOKENS, *place) for header, place in zip((target, drafter), places, strict=True))
+    for token, (left, right) in enumerate(zip(*texts, strict=False), start=places[0][0]):
         if left != right and _effective(left, token) != _effective(right, token):
             return token, left, right
     return None
-
-
-def _texts(header: Header) -> Iterator[bytes]:
-    return islice(header.strings(_TOKENS), FIRST_COMPARED_TOKEN, None)
 
 
 def _effective(text: bytes, token: int) -> bytes:
@@ -218,21 +232,38 @@ def _effective(text: bytes, token: int) -> bytes:
     return text.partition(b"\0")[0] or f"[EMPTY_{token}]".encode()
 
 
-def _bytes_differ(target: Header, drafter: Header) -> bool:
-    """Whether the encoded texts differ anywhere; equal bytes are equal texts, which saves decoding any of them."""
-    if target.big_endian != drafter.big_endian:
-        return True
-    first, second = _compared_range(target), _compared_range(drafter)
-    length = min(first[1] - first[0], second[1] - second[0])
-    with target.path.open("rb") as left, drafter.path.open("rb") as right:
-        left.seek(first[0])
-        right.seek(second[0])
-        while length > 0:
-            size = min(1 << 20, length)
-            if left.read(size) != right.read(size):
-                return True
-            length -= size
-    return False
+def _difference(left: Path, left_at: int, right: Path, right_at: int, length: int) -> int | None:
+    """Offset of the first differing byte of two ranges of `length` bytes in two files; None where they are equal."""
+    buffers = bytearray(_PIECE), bytearray(_PIECE)
+    with left.open("rb", buffering=0) as first, right.open("rb", buffering=0) as second:
+        first.seek(left_at)
+        second.seek(right_at)
+        done = 0
+        while done < length:
+            size = min(_PIECE, length - done)
+            got = [
+                stream.readinto(memoryview(buffer)[:size])
+                for stream, buffer in zip((first, second), buffers, strict=True)
+            ]
+            whole = min(got)
+            if buffers[0] != buffers[1] and buffers[0][:whole] != buffers[1][:whole]:
+                return done + _first_unequal(buffers[0][:whole], buffers[1][:whole])
+            if got[0] != got[1] or whole == 0:
+                return done + whole
+            done += whole
+    return None
+
+
+def _first_unequal(left: bytearray, right: bytearray) -> int:
+    """Index of the first differing byte of two different buffers of equal length, by halving."""
+    low, high = 0, len(left)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if left[low:middle] != right[low:middle]:
+            high = middle
+        else:
+            low = middle
+    return low
 
 
 def _compared_range(header: Header) -> tuple[int, int]:
@@ -268,16 +299,7 @@ def _same_array(target: Header, drafter: Header, key: str) -> bool:
         second.end - second.start,
     ):
         return False
-    with target.path.open("rb") as left, drafter.path.open("rb") as right:
-        left.seek(first.start)
-        right.seek(second.start)
-        remaining = first.end - first.start
-        while remaining > 0:
-            size = min(1 << 20, remaining)
-            if left.read(size) != right.read(size):
-                return False
-            remaining -= size
-    return True
+    return _difference(target.path, first.start, drafter.path, second.start, first.end - first.start) is None
 
 
 def duplicate_text(header: Header) -> bytes | None:
