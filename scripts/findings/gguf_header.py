@@ -28,7 +28,9 @@ MAX_ITEMS = 8_000_000
 MAX_KEYS = 65_536
 MAX_TENSORS = 65_536
 MAX_NAME_BYTES = 65_535
+MAX_NAMES_BYTES = 32 << 20
 MAX_STRING_BYTES = 64 << 20
+MAX_KEPT_BYTES = 16 << 20
 MAX_NESTING = 8
 MAX_DIMENSIONS = 8
 
@@ -386,6 +388,8 @@ class _Walk:
         self.at = 0
         self.order = "<"
         self.budget = MAX_ITEMS
+        self.names_budget = MAX_NAMES_BYTES
+        self.kept_budget = MAX_KEPT_BYTES
         self.keys_left = 0
         self.tensors_left = 0
 
@@ -466,6 +470,9 @@ class _Walk:
             if self.at + length > self.source.size:
                 raise _ShortError(self.at, length)
             raise self._fail(Fault.LIMIT, f"{what} at byte {self.at - 8} has {length} bytes; at most {MAX_NAME_BYTES}")
+        self.names_budget -= length
+        if self.names_budget < 0:
+            raise self._fail(Fault.LIMIT, f"names of more than {MAX_NAMES_BYTES} bytes in one header")
         raw = self.source.take(self.at, length, length + self._promised())
         self.at += length
         return raw.decode("utf-8", "surrogateescape")
@@ -489,7 +496,10 @@ class _Walk:
                 duplicates.append(entry)
                 continue
             fields[name] = entry
-            if entry.element_type is None:
+            size = entry.end - entry.start
+            if entry.element_type is None and size <= self.kept_budget:
+                # Texts beyond the budget (nobody has so many) stay in the file until they are asked for.
+                self.kept_budget -= size
                 scalars[name] = _decode_scalar(self.source, entry.type, entry.start, entry.end, self.order)
         return fields, tuple(duplicates), scalars
 

@@ -121,8 +121,9 @@ def _tensor(tensor: Tensor, first_unknown: int) -> str:
     if tensor.type_id not in TENSOR_TYPES or tensor.type_id >= first_unknown:
         return f"is of {tensor.type_name}, which this build does not know"
     block = TENSOR_TYPES[tensor.type_id][1]
-    if (tensor.shape[0] if tensor.shape else 1) % block:
-        return f"has rows of {tensor.shape[0]} elements, no multiple of {block} as {tensor.type_name} needs"
+    row = tensor.shape[0] if tensor.shape else 1
+    if row % block:
+        return f"has rows of {row} elements, no multiple of {block} as {tensor.type_name} needs"
     return ""
 
 

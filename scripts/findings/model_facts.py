@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from findings import vocabulary
-from findings.gguf_header import Header, Tensor
+from findings.gguf_header import Header, Tensor, Value
 
 # Every n-th layer attends to everything, the others to a window, where the file does not list the layers itself
 # (`set_swa_pattern` or its default in src/models/*.cpp of llama.cpp 11434).
 _WINDOW_PERIOD = {"gemma2": 2, "gemma3": 6, "gemma3n": 5, "gemma-embedding": 6, "cohere2": 4, "gpt-oss": 2, "olmo2": 4}
 _WINDOW_PERIOD |= {"exaone4": 4, "llama4": 4}
 _KV_FROM_START = {"gemma3n": 20}
+MAX_LAYERS = 4096
 MTP_ARCHITECTURES = ("gemma4-assistant",)
 DRAFTER_TYPES = {"gemma4-assistant": "draft_mtp", "eagle3": "draft_eagle3", "dflash": "draft_dflash"}
 
@@ -50,9 +51,14 @@ class Shape:
     per_layer_width: int
 
 
+def _small_value(header: Header, key: str) -> Value | None:
+    """A value, None where it is absent or an array longer than any model has layers (hostile files claim millions)."""
+    return header.value(key) if (header.items(key) or 0) <= MAX_LAYERS else None
+
+
 def _per_layer(header: Header, key: str, layers: int, default: int) -> tuple[int, ...]:
     """A value that a file gives once or per layer, as one per layer; `default` where it is absent."""
-    found = header.value(key) if key in header.fields else None
+    found = _small_value(header, key)
     if isinstance(found, list):
         numbers = [int(n) for n in found if isinstance(n, int | bool)]
         return tuple((numbers + [default] * layers)[:layers])
@@ -67,7 +73,7 @@ def shape(header: Header) -> Shape:
         found = header.integer(f"{architecture}.{key}")
         return default if found is None else found
 
-    layers = min(number("block_count"), 4096)
+    layers = max(0, min(number("block_count"), MAX_LAYERS))
     width = number("embedding_length")
     heads = _per_layer(header, f"{architecture}.attention.head_count", layers, 0)
     kv_heads = tuple(
@@ -106,7 +112,7 @@ def shape(header: Header) -> Shape:
 def _windowed(header: Header, architecture: str, layers: int, window: int) -> tuple[bool, ...]:
     if not window:
         return (False,) * layers
-    pattern = header.value(f"{architecture}.attention.sliding_window_pattern")
+    pattern = _small_value(header, f"{architecture}.attention.sliding_window_pattern")
     if isinstance(pattern, list):
         return tuple(([bool(entry) for entry in pattern] + [False] * layers)[:layers])
     period = (

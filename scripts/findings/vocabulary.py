@@ -19,6 +19,7 @@ from findings.gguf_header import Header, ValueType
 
 MAX_SIZE_DIFFERENCE = 128
 FIRST_COMPARED_TOKEN = 5
+MAX_TOKENS = 2_000_000
 TYPE_NAMES = {0: "none", 1: "SPM", 2: "BPE", 3: "WPM", 4: "UGM", 5: "RWKV", 6: "PLaMo2", 7: "test"}
 
 _TOKENS = "tokenizer.ggml.tokens"
@@ -305,10 +306,11 @@ def _same_array(target: Header, drafter: Header, key: str) -> bool:
 def duplicate_text(header: Header) -> bytes | None:
     """A token's text that comes twice, or None. The loader aborts on one (`GGML_ASSERT` on the two maps' sizes).
 
-    Costs about as much as reading the header again and some 20 MB for 262,144 tokens, so it is asked for separately.
+    Costs about as much as reading the header again and some 20 MB for 262,144 tokens, so it is asked for separately;
+    above 2,000,000 tokens nothing is looked for.
     """
     entry = header.fields.get(_TOKENS)
-    if entry is None or entry.element_type is not ValueType.STRING:
+    if entry is None or entry.element_type is not ValueType.STRING or entry.items > MAX_TOKENS:
         return None
     seen: set[bytes] = set()
     for token, text in enumerate(header.strings(_TOKENS)):

@@ -365,3 +365,21 @@ def test_typed_access_does_not_mix_types(tmp_path: Path) -> None:
     assert header.tensors[0].type_name == "Q4_K"
     assert header.tensors[0].size_bytes == 288
     assert header.fields["n"].type is ValueType.UINT32
+
+
+def test_names_and_texts_cannot_fill_the_memory(tmp_path: Path) -> None:
+    long_name = tmp_path / "names.gguf"
+    raw_file(long_name, [key(f"{n:05d}" + "x" * 65_000, 0, b"\1") for n in range(600)])
+    with pytest.raises(GgufError) as caught:
+        read_header(long_name)
+    assert caught.value.fault is Fault.LIMIT
+
+    texts_path = tmp_path / "texts.gguf"
+    raw_file(texts_path, [key(f"text.{n}", 8, string(b"x" * 6_000_000)) for n in range(5)])
+    tracemalloc.start()
+    header = read_header(texts_path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 40_000_000
+    assert sorted(header.scalars) == ["text.0", "text.1"]
+    assert header.value("text.4") == "x" * 6_000_000

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import struct
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -191,6 +192,53 @@ def test_odd_numbers_never_break_the_answer(tmp_path: Path, key: str, value: int
     found = precheck_files(odd, odd, Question(budget=1 << 30))
     assert found.text()
     assert json.dumps(found.as_json())
+
+
+def raw_model(path: Path, keys: list[bytes], tensors: list[bytes]) -> Path:
+    """A file written byte by byte; `gguf` refuses to write these."""
+    path.write_bytes(
+        b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(keys)) + b"".join(keys + tensors) + b"\0" * 4096
+    )
+    return path
+
+
+def raw_text(text: bytes) -> bytes:
+    return struct.pack("<Q", len(text)) + text
+
+
+@pytest.mark.parametrize(
+    ("tensor", "words"),
+    [
+        # Found by scripts/fuzz_header.py: no dimension at all, of a type with blocks.
+        (struct.pack("<IIQ", 0, 8, 0), "no multiple of 32"),
+        (struct.pack("<IQIQ", 1, 33, 8, 0), "no multiple of 32"),
+        (struct.pack("<IQIQ", 1, 32, 99, 0), "which this build does not know"),
+        (struct.pack("<IQIQ", 1, 32, 4, 0), "which this build does not know"),
+        (struct.pack("<IQIQ", 1, 32, 0, 64), "has offset 64, the engine expects 0"),
+        (struct.pack("<IQIQ", 1, 2**63, 0, 0), "overflows"),
+        (struct.pack("<IQQQQIQ", 4, 2**20, 2**20, 2**20, 2**20, 0, 0), "overflows"),
+        (struct.pack("<IQQQQQIQ", 5, 1, 1, 1, 1, 1, 0, 0), "5 dimensions"),
+        (struct.pack("<IQIQ", 1, 2**40, 0, 0), "truncated"),
+    ],
+)
+def test_odd_tensors_are_named(tmp_path: Path, tensor: bytes, words: str) -> None:
+    path = raw_model(tmp_path / "odd.gguf", [], [raw_text(b"token_embd.weight") + tensor])
+    answer = check_file(read_header(path), 11549)
+    assert not answer.loads
+    assert any(words in reason for reason in answer.reasons), answer.reasons
+    assert precheck_files(path, path, Question(deep=True)).text()
+
+
+def test_a_list_of_millions_of_layers_is_not_decoded(tmp_path: Path) -> None:
+    count = 3_000_000
+    claim = raw_text(b"llama.feed_forward_length") + struct.pack("<IIQ", 9, 5, count) + b"\1" * 4 * count
+    architecture = raw_text(b"general.architecture") + struct.pack("<I", 8) + raw_text(b"llama")
+    path = raw_model(tmp_path / "odd.gguf", [architecture, claim], [])
+    tracemalloc.start()
+    assert precheck_files(path, path, Question()).text()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 5_000_000
 
 
 # --- score -----------------------------------------------------------------------------------------------------------
