@@ -294,7 +294,7 @@ _HEADLINES = {
 
 
 def _verdict(found: Prediction) -> str:
-    good = found.mechanism in (Mechanism.ENGAGED, Mechanism.OFF)
+    good = found.mechanism in (Mechanism.ENGAGED, Mechanism.TRANSLATED, Mechanism.OFF)
     head = f"{_HEADLINES[found.mechanism]} (build {found.build})"
     if not good:
         return f"NO: {head}"
@@ -302,6 +302,8 @@ def _verdict(found: Prediction) -> str:
         return f"NO: {head}, but it does not fit"
     if found.payoff is not None and found.payoff.never:
         return f"NO: {head}, but it can never pay"
+    if found.mechanism is Mechanism.TRANSLATED:
+        return f"CAREFUL: {head}"
     doubts = _hazards(found)
     return f"CAREFUL: {head}, but {doubts[0]}" if doubts else f"YES: {head}"
 
