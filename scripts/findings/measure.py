@@ -79,9 +79,9 @@ def measure_attempt(job: Job, attempt: str, engine_id: str, folder: Path, say: C
 
     def meter(active: Sequence[str]) -> Mapping[str, Any]:
         running = {n: p for n, p in bench.arms.items() if n in active and isinstance(p, Ready)}
-        return measure_costs(
-            baseline, {n: p for n, p in running.items() if p.drafter_path}, _most_drafted(running.values()), protocol
-        )
+        drafting = {n: p for n, p in running.items() if p.drafter_path}
+        # N-grams cost nothing to propose, so only a drafter's price makes a break-even worth its time.
+        return measure_costs(baseline, drafting, _most_drafted(running.values()), protocol) if drafting else {}
 
     return run_session(session, folder, arm_runner(configuration, bench), meter, say)
 
