@@ -19,6 +19,7 @@ from findings.blocks import ArmRun, Block, RequestResult, block_from_json
 from findings.bundles import BundleError, Merged, RecordFile, folder_records, merge, newest_runs, read_bundle
 from findings.config import Configuration, DerivedClaim, Published, PublishedMeasurement
 from findings.effects import class_engagement, speculates
+from findings.gates import quiet
 from findings.imports import Format, Imported, ImportedFileError, Origin, detect, read_import, stated_as
 from findings.inference import ALL_CLASSES, Request, block_effects, class_speed, effects_of_block
 from findings.records import Engagement, Kind, Outcome, Record, RecordError, parse_record
@@ -233,12 +234,13 @@ def effect_rows(common: Row, block: Block, detail: Mapping[str, Any]) -> Iterato
     """One row per arm and prompt class of a block, the baseline left out (rule: inference.block_effects)."""
     reference = next((run for run in block.arms.values() if run.kind == ArmKind.BASELINE), None)
     found = effects_of_block(detail, reference.arm if reference else "baseline")
+    noise = _noise(block)
     for name in sorted(found):
         run = block.arms[name]
         for prompt_class in sorted({*found[name], ALL_CLASSES}):
             ratio = found[name].get(prompt_class, math.nan)
             engagement = class_engagement(run, prompt_class)
-            reason = _why_no_ratio(run, reference, engagement, ratio)
+            reason = _why_no_ratio(run, reference, engagement, ratio) or noise
             ours = _asked(run, prompt_class)
             ids = {request.prompt_id for request in ours}
             theirs = [r for r in _asked(reference, prompt_class) if r.prompt_id in ids] if reference else []
@@ -261,6 +263,14 @@ def effect_rows(common: Row, block: Block, detail: Mapping[str, Any]) -> Iterato
                 "acceptance": accepted_tokens / draft_tokens if draft_tokens and accepted_tokens is not None else None,
                 "reason": reason,
             }
+
+
+def _noise(block: Block) -> str:
+    """Why no verdict uses this block although its arms ran: others were computing; empty where it was quiet."""
+    if quiet(block):
+        return ""
+    worst = max(run.other_cpu_share for run in block.arms.values())
+    return f"others used {worst:.0%} of the machine during this block"
 
 
 def _asked(run: ArmRun, prompt_class: str) -> list[RequestResult]:

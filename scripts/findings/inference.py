@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
 
@@ -433,10 +433,11 @@ def null_gate(d_null: Sequence[float], plan: SequentialPlan) -> GateResult:
 def control_gate(d_control: Sequence[float], plan: SequentialPlan) -> GateResult:
     """The positive control must be seen to pay: its interval lies above the margin at one of the looks.
 
-    A session in which nothing can be seen to pay cannot say that something does not pay. The bounds are those of the
-    verdicts, so a control without any gain passes no more often than a finding is wrongly overturned.
+    A session in which nothing can be seen to pay cannot say that something does not pay. The bounds are those of one
+    verdict alone (a gate is no finding of the report, so it takes no part in the correction for their number): a
+    control without any gain passes no more often than a single finding is wrongly overturned.
     """
-    seen = analyse(d_control, plan, PAYS)
+    seen = analyse(d_control, replace(plan, family=1), PAYS)
     passed = seen.decision is Verdict.HOLDS
     if seen.interval is None:
         return GateResult("positive_control", False, f"The positive control has {_blocks(seen.blocks)}.", None)

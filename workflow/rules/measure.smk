@@ -78,6 +78,8 @@ rule measure:
         script=script("measure"),
         modules=modules(
             "arm_runner",
+            "measure",
+            "costs",
             "session",
             "blocks",
             "gates",
