@@ -10,7 +10,7 @@ rule facts:
     input:
         source=lambda wildcards: f"{RECORDS}/{plan.model_record(STUDY, wildcards.model)}",
         script=script("facts"),
-        modules=modules("gguf_header", "vocabulary", "model_facts"),
+        modules=modules("gguf_header", "vocabulary", "model_facts", "engine_rules"),
     output:
         record=f"{RECORDS}/facts/{{model}}.json",
     log:
@@ -33,7 +33,19 @@ rule precheck:
     input:
         pair=pair_facts,
         script=script("predict"),
-        modules=modules("gguf_header", "vocabulary", "memory_plan", "precheck"),
+        modules=modules(
+            "gguf_header",
+            "vocabulary",
+            "memory_plan",
+            "precheck",
+            "engine_rules",
+            "loadability",
+            "split_files",
+            "mtp",
+            "payoff",
+            "model_facts",
+        ),
+        rules=str(SCRIPTS / "findings" / "engine_rules.json"),
     output:
         record=f"{RECORDS}/precheck/{{attempt}}/{{engine}}/{{arm}}.json",
     log:
