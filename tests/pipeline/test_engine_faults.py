@@ -268,7 +268,7 @@ def test_a_real_engine_beyond_its_memory_limit(engine_id: str, tmp_path: Path) -
 def test_the_real_server_on_a_taken_port(taken: int, tmp_path: Path) -> None:
     arm = replace(bench.launch(bench.SERVER, NONE, bench.settings(bench.model(bench.TARGET))), fixed_port=taken)
     failure = failure_of(
-        lambda: start_engine(bench.engine(bench.SERVER), bench.program(bench.SERVER), arm, tmp_path, 60)
+        lambda: start_engine(bench.engine(bench.SERVER), bench.program(bench.SERVER), arm, tmp_path, 240)
     )
     assert failure.outcome is Outcome.UNAVAILABLE
     assert "bind" in failure.reason

@@ -221,6 +221,8 @@ def test_an_arm_that_is_slower_is_no_null_arm_and_no_control(rig: Rig) -> None:
     for number in range(1, 5):
         runs = {name: rig.run(ready, rig.prompts("prose"), 24) for name, ready in arms.items()}
         blocks.append(block(runs, number))
+    if not all(gates.quiet(item) for item in blocks):
+        pytest.skip("NOT CHECKED: others were computing on this machine, so these speeds say nothing")
     effects = arm_effects(blocks, "draft")
     null, control = null_gate(effects, plan), control_gate(effects, plan)
     assert not null.passed
