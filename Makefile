@@ -10,6 +10,7 @@ PIP_QUIET := -q -q --disable-pip-version-check --no-input
 
 report: $(VENV)/pipeline.ok
 	@$(SNAKEMAKE) report
+	@echo "[report] open results/report/index.html in a browser; it needs no network"
 
 test: $(VENV)/dev.ok lint
 	@$(BIN)/python -m pytest
