@@ -41,6 +41,8 @@ LAUNCHER = Path(__file__).with_name("launcher.py")
 LOG_HEAD_BYTES = 512 * 1024
 LOG_TAIL_BYTES = 512 * 1024
 STOP_WAIT_S = 5.0
+# How long the last lines of a dead engine may take to arrive: on a busy machine they come late, and they hold the reason.
+LAST_WORDS_S = 10.0
 POLL_S = 0.05
 PORT_ATTEMPTS = 3
 LOG_NAME = "engine.log"
@@ -260,7 +262,7 @@ class RunningEngine:
         code = self._process.poll()
         if code is None or self._asked_to_stop:
             return None
-        self._pump.join(timeout=1.0)
+        self._pump.join(timeout=LAST_WORDS_S)
         log = self.log_text()
         if self._over_limit:
             reason = f"killed by the pipeline: resident memory above the limit of {self._limit / 2**20:.0f} MiB"
