@@ -41,7 +41,7 @@ LAUNCHER = Path(__file__).with_name("launcher.py")
 LOG_HEAD_BYTES = 512 * 1024
 LOG_TAIL_BYTES = 512 * 1024
 STOP_WAIT_S = 5.0
-# How long the last lines of a dead engine may take to arrive: on a busy machine they come late, and they hold the reason.
+# How long the last lines of a dead engine may take: on a busy machine they come late, and they hold the reason.
 LAST_WORDS_S = 10.0
 POLL_S = 0.05
 PORT_ATTEMPTS = 3
