@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-COPIED = ("config", "envs", "scripts", "workflow", "profiles", "Snakefile", "README.md")
+COPIED = ("config", "docs/records", "envs", "scripts", "workflow", "profiles", "Snakefile", "README.md")
 
 
 def copy_project(place: Path) -> Path:
