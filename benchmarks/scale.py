@@ -31,7 +31,7 @@ from findings.config import load_configuration
 from findings.records import Kind, Outcome, Record, write_record
 
 ROOT = Path(__file__).resolve().parent.parent
-PARTS = ("Snakefile", "workflow", "scripts", "config", "envs")
+PARTS = ("Snakefile", "workflow", "scripts", "config", "envs", "docs/records")
 MODEL_ATTEMPT = "attempt_2"
 ENGINES = ("llama.cpp-b8929", "llama.cpp-b9093", "llama.cpp-b9713", "llama.cpp-b11549")
 HOST = "scale"
