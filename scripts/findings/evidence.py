@@ -17,7 +17,7 @@ from typing import Any
 
 from findings.blocks import ArmRun, Block, RequestResult, block_from_json
 from findings.bundles import BundleError, Merged, RecordFile, folder_records, merge, newest_runs, read_bundle
-from findings.config import Configuration, DerivedClaim, Published, PublishedMeasurement
+from findings.config import ArmKind, Configuration, DerivedClaim, Published, PublishedMeasurement
 from findings.effects import class_engagement, speculates
 from findings.gates import quiet
 from findings.imports import Format, Imported, ImportedFileError, Origin, detect, read_import, stated_as
@@ -28,7 +28,6 @@ from findings.tables import (
     HOSTS,
     MEASUREMENTS,
     OUTCOMES,
-    ArmKind,
     Evidence,
     TableWriter,
     to_table,

@@ -23,9 +23,10 @@ from enum import StrEnum
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
+from findings.config import ArmKind
 from findings.host import slug
 from findings.records import Engagement, Kind, Outcome, redact
-from findings.tables import ArmKind, Evidence
+from findings.tables import Evidence
 
 MAX_FILE_BYTES = 256 * 2**20
 SYNTHETIC = "synthetic"

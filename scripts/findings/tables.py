@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from findings.config import ArmKind
 from findings.records import Engagement, Kind, Outcome
 
 TABLE_VERSION = 1
@@ -38,15 +39,6 @@ class Evidence(StrEnum):
     IMPORTED = "imported"
     MEASURED = "measured"
     PUBLISHED = "published"
-
-
-class ArmKind(StrEnum):
-    """What an arm is for."""
-
-    BASELINE = "baseline"
-    NULL = "null"
-    POSITIVE_CONTROL = "positive_control"
-    CANDIDATE = "candidate"
 
 
 class VerdictWord(StrEnum):
