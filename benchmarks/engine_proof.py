@@ -69,7 +69,7 @@ def prove(arguments: argparse.Namespace) -> dict[str, Any]:
     records = arguments.work / facts.label
     cache = (arguments.cache or cache_root(base.settings.cache)).resolve()
     say = functools.partial(progress, LABEL)
-    job = Job(known_configuration(base), records, cache)
+    job = Job(known_configuration(base), records, cache, records)
     groundwork(job.configuration, engine_id, records, cache, say)
     probe = read_record(records / f"probes/{engine_id}.json")
     target = base.models[base.study.roles_of(ATTEMPT)["target"]]

@@ -1,4 +1,4 @@
-"""Write the records of one host as a bundle, which other machines list under `imports:`."""
+"""Write the records of a host as a bundle, which other machines list under `imports:`; one bundle for each host."""
 
 from __future__ import annotations
 
@@ -39,26 +39,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Exit codes: 0 written, 1 something in it must not be published or the disk refused, 2 nothing to export."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--records", type=Path, default=Path("results/records"), help="folder of the records")
-    parser.add_argument("--host", default="", help="label of the host (default: this machine's)")
+    parser.add_argument(
+        "--host", action="append", default=[], help="label of a host (default: this machine's; may be repeated)"
+    )
     parser.add_argument("--config-root", type=Path, default=Path(), help="folder that holds config/")
     parser.add_argument(
         "--overrides", default=given_overrides(), help="JSON: keys that replace those of config/config.yaml"
     )
-    parser.add_argument("--out", type=Path, help="the bundle (default: results/export/<host>.zip)")
+    parser.add_argument("--out", type=Path, help="the bundle of a single host (default: results/export/<host>.zip)")
     parser.add_argument("--every-run", action="store_true", help="all complete runs of a session, not the newest alone")
     arguments = parser.parse_args(argv)
+    if arguments.out is not None and len(arguments.host) > 1:
+        parser.error("--out names the bundle of one host; leave it out, or give one --host")
     try:
         configuration = load_configuration(arguments.config_root, json.loads(arguments.overrides))
-        host = arguments.host or resolve_label(configuration.host)
-        out = arguments.out or Path("results/export") / f"{host}.zip"
-        count = export(configuration, arguments.records, host, out, every_run=arguments.every_run)
+        for host in arguments.host or [resolve_label(configuration.host)]:
+            out = arguments.out or Path("results/export") / f"{host}.zip"
+            count = export(configuration, arguments.records, host, out, every_run=arguments.every_run)
+            print(f"[export] {count} files of {host} in {out}", file=sys.stderr)
     except (ConfigurationError, BundleError, json.JSONDecodeError) as error:
         print(f"export: {error}", file=sys.stderr)
         return 2
     except (LeakError, OSError) as error:
         print(f"export: {error}", file=sys.stderr)
         return 1
-    print(f"[export] {count} files of {host} in {out}", file=sys.stderr)
     return 0
 
 

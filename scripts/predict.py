@@ -47,7 +47,7 @@ def predict(job: Job, attempt: str, engine_id: str, arm_id: str) -> Record:
     for model in (plan.target_of(configuration, attempt, arm), plan.drafter_of(configuration, attempt, arm)):
         if model is None:
             continue
-        source = read_record(job.records / plan.model_record(configuration, model.id))
+        source = read_record(job.shared / plan.model_record(configuration, model.id))
         if source.outcome is not Outcome.OK:
             reason = f"model {model.id} is not here: {source.outcome.value}: {source.reason}"
             return Record(Kind.PRECHECK, subject, Outcome.NOT_RUN, reason, started=utc_now(), **common)

@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"--engine: {arguments.engine!r} is not in config/engines.yaml; it has {known}", file=sys.stderr)
         return 2
     try:
-        record: Record = probe(engine, engine_program(engine, job.records, job.cache), job.host)
+        record: Record = probe(engine, engine_program(engine, job.shared, job.cache), job.host)
     except EngineFailure as failure:
         record = failed_probe(engine, failure, job.host)
     write_record(arguments.record, record)

@@ -42,14 +42,19 @@ WARMUP_ID = "warm-up"
 
 @dataclass(frozen=True)
 class Place:
-    """Where a job finds and keeps things: records of this host, the cache, and a folder for logs of engines."""
+    """Where a job finds things: records of the host that measures, records of what was fetched and made, the cache."""
 
     records: Path
     cache: Path
+    shared: Path
 
     def read(self, path: str) -> Record:
-        """The record at a path below this host's folder. Raises RecordError where it is missing or damaged."""
+        """The record at a path below the measuring host's folder. Raises RecordError where it is missing or damaged."""
         return read_record(self.records / path)
+
+    def read_shared(self, path: str) -> Record:
+        """The record of a model or program, below the folder of the machine that fetched it. Raises RecordError."""
+        return read_record(self.shared / path)
 
 
 @dataclass(frozen=True)
@@ -92,7 +97,7 @@ def prepare(configuration: Configuration, attempt: str, engine_id: str, arm: Arm
     for model in models:
         if model is None:
             continue
-        source = place.read(plan.model_record(configuration, model.id))
+        source = place.read_shared(plan.model_record(configuration, model.id))
         if source.outcome is not Outcome.OK:
             return Blocked(
                 arm, Outcome.NOT_RUN, f"model {model.id} is not here: {source.outcome.value}: {source.reason}"
@@ -115,7 +120,7 @@ def prepare(configuration: Configuration, attempt: str, engine_id: str, arm: Arm
     if isinstance(launch, Unsupported):
         return Blocked(arm, Outcome.UNSUPPORTED, launch.reason)
     try:
-        program = engine_program(engine, place.records, place.cache)
+        program = engine_program(engine, place.shared, place.cache)
     except EngineFailure as failure:
         return Blocked(arm, failure.outcome, failure.reason)
     return Ready(

@@ -645,6 +645,29 @@ class Allowance:
 
 
 @dataclass(frozen=True)
+class RemoteHost:
+    """A further machine that measures in this run, under a label of its own.
+
+    Over ssh: destination, a folder there, and the executables of llama-server by engine id (absolute, or relative to
+    that folder). Through Slurm: where its jobs go (partition, constraint, nodelist); its nodes see this folder and the
+    cache. `engines` restricts what is run there (default: all that have an executable, or all of the study).
+    """
+
+    label: str
+    ssh: str = ""
+    folder: str = ""
+    executables: Mapping[str, str] = field(default_factory=dict)
+    slurm: Mapping[str, str] = field(default_factory=dict)
+    engines: tuple[str, ...] = ()
+
+    def has(self, engine_id: str) -> bool:
+        """Whether an engine can be run there."""
+        if self.ssh and engine_id not in self.executables:
+            return False
+        return not self.engines or engine_id in self.engines
+
+
+@dataclass(frozen=True)
 class Settings:
     """config/config.yaml, after what the command line overrides."""
 
@@ -653,6 +676,8 @@ class Settings:
     cache: str = ""
     imports: tuple[Import, ...] = ()
     binaries: Mapping[str, str] = field(default_factory=dict)
+    measure_here: bool = True
+    hosts: tuple[RemoteHost, ...] = ()
     leakscan_allowances: tuple[Allowance, ...] = ()
 
 

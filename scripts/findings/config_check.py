@@ -215,6 +215,7 @@ def cross_errors(documents: Mapping[str, Any]) -> list[str]:
         (_published_errors, ("published", "attempts", "findings")),
         (_study_errors, ("study", "models", "engines", "attempts", "prompts")),
         (_settings_errors, ("config", "engines")),
+        (_idle_host_errors, ("config", "engines", "study")),
     )
     return [line for check, needs in groups if all(documents.get(name) for name in needs) for line in check(documents)]
 
@@ -539,4 +540,55 @@ def _settings_errors(documents: Mapping[str, Any]) -> list[str]:
         errors += _unknown(f"{file}: binaries", name, engines, "an engine")
         if engines.get(name, {"driver": "llama-server"})["driver"] != "llama-server":
             errors.append(f"{file}: binaries.{name}: {shorten(binary)}: this engine has no executable; remove it")
+    return [*errors, *_host_errors(file, documents["config"], engines)]
+
+
+def _host_errors(file: str, settings: Mapping[str, Any], engines: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Further machines: one way to reach each, labels of their own, engines that exist."""
+    errors = list[str]()
+    labels = Counter(host["label"] for host in settings["hosts"])
+    errors += [
+        f"{file}: hosts: label {shorten(name)} is there {n} times; rename one" for name, n in labels.items() if n > 1
+    ]
+    for host in settings["hosts"]:
+        where = f"{file}: hosts[{host['label']}]"
+        if host["label"] == settings["host"]:
+            errors.append(f"{where}.label: {shorten(host['label'])} is this machine's own label; give it another one")
+        placed = any(host["slurm"].values())
+        if bool(host["ssh"]) == placed:
+            said = "both ssh and slurm" if placed else "neither ssh nor slurm"
+            errors.append(
+                f"{where}: {said} is given; say one way to reach it (slurm needs a partition, constraint or nodelist)"
+            )
+        if host["ssh"] and not host["folder"].startswith("/"):
+            errors.append(f"{where}.folder: {shorten(host['folder'])} is no absolute path there; ssh needs one")
+        if host["ssh"] and not host["executables"]:
+            errors.append(f"{where}.executables: none is given; name a llama-server there, by engine id")
+        if not host["ssh"] and (host["folder"] or host["executables"]):
+            errors.append(f"{where}: folder and executables belong to ssh; remove them")
+        for name in (*host["executables"], *host["engines"]):
+            errors += _unknown(where, name, engines, "an engine")
+        errors += [
+            f"{where}.executables.{name}: this engine runs inside Python; over ssh only a llama-server can be started"
+            for name in host["executables"]
+            if engines.get(name, {"driver": "llama-server"})["driver"] != "llama-server"
+        ]
+    if not settings["measure_here"] and not settings["hosts"]:
+        errors.append(
+            f"{file}: measure_here: false and no hosts: nothing would be measured; add a host, or set it to true"
+        )
+    return errors
+
+
+def _idle_host_errors(documents: Mapping[str, Any]) -> list[str]:
+    """A further machine must have something to do in this study."""
+    errors, study = list[str](), documents["study"]
+    used = {name for plan in study["attempts"].values() for key in ("measure", "load", "probe") for name in plan[key]}
+    for host in documents["config"]["hosts"]:
+        own = set(host["executables"]) if host["ssh"] else used
+        if not own & used & set(host["engines"] or used):
+            errors.append(
+                f"config/config.yaml: hosts[{host['label']}]: study {study['id']} runs none of its engines; it runs "
+                f"{', '.join(sorted(used)) or 'none'}: name one of these, or choose another study"
+            )
     return errors

@@ -121,7 +121,8 @@ def _leave(number: int, _: FrameType | None) -> None:
 
 def _watch(pid: int, created: float) -> None:
     _wait_for_end(pid, created)
-    os.kill(os.getpid(), signal.SIGTERM)
+    # To the main thread, which may wait for an engine: a signal that another thread takes would not wake it.
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
     time.sleep(END_WAIT_S)
     os.kill(os.getpid(), signal.SIGKILL)
 

@@ -13,22 +13,33 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from findings import plan
 from findings.cache import cache_root
-from findings.config import Configuration, ConfigurationError, load_configuration
+from findings.config import Configuration, ConfigurationError, RemoteHost, load_configuration
 
 
 @dataclass(frozen=True)
 class Job:
-    """The common part of a tool's arguments, read and checked. `records` is results/records/<host>."""
+    """The common part of a tool's arguments, read and checked.
+
+    `records` is results/records/<host> of the machine that measures, `shared` that of the machine that fetched models
+    and engines: the same folder unless another machine measures for this one.
+    """
 
     configuration: Configuration
     records: Path
     cache: Path
+    shared: Path
 
     @property
     def host(self) -> str:
         """The label of the host that the records belong to."""
         return self.records.name
+
+    @property
+    def remote(self) -> RemoteHost | None:
+        """The configured machine that the records belong to; None for the machine that runs the workflow."""
+        return plan.host_of(self.configuration, self.host)
 
 
 def given_overrides() -> str:
@@ -41,12 +52,14 @@ def add_job_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config-root", type=Path, default=Path(), help="folder that holds config/ (default: here)")
     parser.add_argument("--overrides", default=given_overrides(), help="JSON that replaces keys of config/config.yaml")
     parser.add_argument("--records", type=Path, required=True, help="results/records/<host>")
+    parser.add_argument("--shared", type=Path, help="records of what was fetched and converted (default: --records)")
     parser.add_argument("--cache", type=Path, default=cache_root(), help="folder with models, engines and environments")
 
 
 def read_job(arguments: argparse.Namespace) -> Job:
     """The job of parsed arguments; leaves the program with code 2 and a message where the configuration is wrong."""
-    return Job(configured(arguments.config_root, arguments.overrides), arguments.records, arguments.cache)
+    configuration = configured(arguments.config_root, arguments.overrides)
+    return Job(configuration, arguments.records, arguments.cache, arguments.shared or arguments.records)
 
 
 def configured(root: Path, overrides: str) -> Configuration:

@@ -66,7 +66,7 @@ def judged_claims(configuration: Configuration, attempt: str) -> tuple[Judged, .
 def measure_attempt(job: Job, attempt: str, engine_id: str, folder: Path, say: Callable[[str], None]) -> Record:
     """Run (or go on with) a session of an attempt on an engine; `folder` holds its run folders."""
     configuration = job.configuration
-    place = Place(job.records, job.cache)
+    place = Place(job.records, job.cache, job.shared)
     missing = unmet_requirement(configuration.study.attempts[attempt].requires, place.read("host.json"))
     if missing:
         return _unrun_session(job, attempt, engine_id, Outcome.NOT_RUN, missing)
@@ -88,7 +88,7 @@ def measure_attempt(job: Job, attempt: str, engine_id: str, folder: Path, say: C
 
 def prepare_bench(job: Job, attempt: str, engine_id: str) -> Bench:
     """Every measured arm of an attempt, ready to start or blocked. Raises RecordError where a stage has not run."""
-    configuration, place = job.configuration, Place(job.records, job.cache)
+    configuration, place = job.configuration, Place(job.records, job.cache, job.shared)
     arms = configuration.measured_arms(attempt)
     return Bench(
         {arm.id: prepare(configuration, attempt, engine_id, arm, place) for arm in arms},
@@ -198,7 +198,7 @@ def load_once(job: Job, attempt: str, engine_id: str, arm_id: str) -> Record:
     configuration = job.configuration
     arm = configuration.attempts[attempt].arm(arm_id)
     began, started = time.monotonic(), utc_now()
-    place = Place(job.records, job.cache)
+    place = Place(job.records, job.cache, job.shared)
     protocol = configuration.study.protocol
     missing = unmet_requirement(configuration.study.attempts[attempt].requires, place.read("host.json"))
     prepared = (

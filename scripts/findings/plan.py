@@ -6,10 +6,10 @@ The workflow's graph is static: it follows from the configuration alone, never f
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from findings.config import Arm, ArmKind, Configuration, Engine, Model, SpeculationType
+from findings.config import Arm, ArmKind, Configuration, Engine, Model, RemoteHost, SpeculationType, StudyAttempt
 
 TARGET_ROLE = "target"
 
@@ -138,17 +138,60 @@ def probe_records(configuration: Configuration, attempt: str) -> list[str]:
     return [f"probes/{engine}.json" for engine in engines]
 
 
-def attempt_records(configuration: Configuration, attempt: str) -> list[str]:
-    """Every record that the verdicts of an attempt rest on, in the order of the stages."""
+def host_of(configuration: Configuration, label: str) -> RemoteHost | None:
+    """The further machine of this label; None for the machine that runs the workflow."""
+    return next((host for host in configuration.settings.hosts if host.label == label), None)
+
+
+def by_slurm(configuration: Configuration, label: str) -> bool:
+    """Whether the jobs of a machine go through Slurm."""
+    host = host_of(configuration, label)
+    return host is not None and any(host.slurm.values())
+
+
+def by_ssh(configuration: Configuration, label: str) -> bool:
+    """Whether a machine is reached over ssh."""
+    host = host_of(configuration, label)
+    return host is not None and bool(host.ssh)
+
+
+def on_host(configuration: Configuration, host: RemoteHost) -> Configuration:
+    """The configuration as another machine runs it: its engines alone, and nothing that needs no measuring machine."""
+
+    def kept(engines: Sequence[str], alternatives: Mapping[str, str]) -> tuple[str, ...]:
+        return tuple(name for name in engines if host.has(name) and host.has(alternatives.get(name, name)))
+
+    def narrowed(attempt: StudyAttempt) -> StudyAttempt:
+        measured = kept(attempt.measure, attempt.alternatives)
+        return replace(attempt, measure=measured, load=kept(attempt.load, {}), probe=kept(attempt.probe, {}))
+
+    attempts = {name: narrowed(attempt) for name, attempt in configuration.study.attempts.items()}
+    return replace(configuration, study=replace(configuration.study, attempts=attempts))
+
+
+def shared_records(configuration: Configuration, attempt: str) -> list[str]:
+    """Records of what the machine that runs the workflow fetches, makes and asks for an attempt, whoever measures."""
     plan = configuration.study.attempts[attempt]
-    records: list[str] = ["host.json"]
+    records: list[str] = []
     runs = bool(plan.load or plan.measure)
     models = models_of_arms(configuration, attempt, configuration.arms_of(attempt)) if runs else []
     records += [model_record(configuration, model) for model in models]
     records += [conversion_record(item.checkpoint, converter) for item in plan.convert for converter in item.converters]
-    records += probe_records(configuration, attempt)
+    records += [f"torch/{wheel}.json" for wheel in plan.torch_wheels]
+    return list(dict.fromkeys(records))
+
+
+def measured_records(configuration: Configuration, attempt: str) -> list[str]:
+    """Records that a measuring machine makes for an attempt, in the order of the stages; none where it runs nothing."""
+    plan = configuration.study.attempts[attempt]
+    records = probe_records(configuration, attempt)
     records += [f"precheck/{trial.folder}.json" for trial in precheck_trials(configuration, attempt)]
     records += [f"loads/{trial.folder}.json" for trial in load_trials(configuration, attempt)]
     records += [f"measure/{attempt}/{engine}/session.json" for engine in plan.measure]
-    records += [f"torch/{wheel}.json" for wheel in plan.torch_wheels]
+    return ["host.json", *records] if records else []
+
+
+def attempt_records(configuration: Configuration, attempt: str) -> list[str]:
+    """Every record that the verdicts of an attempt rest on, where one machine does everything."""
+    records = ["host.json", *shared_records(configuration, attempt), *measured_records(configuration, attempt)]
     return list(dict.fromkeys(records))

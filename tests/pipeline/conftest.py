@@ -32,4 +32,4 @@ def place(configuration: Configuration, tmp_path_factory: pytest.TempPathFactory
     )
     if missing:
         pytest.skip(f"SKIPPED, NOT TESTED: {'; '.join(f'{r.subject}: {r.reason}' for r in missing)}")
-    return Place(records, Path(engine_bench.cache()))
+    return Place(records, Path(engine_bench.cache()), records)

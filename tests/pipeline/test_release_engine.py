@@ -60,7 +60,7 @@ def job(configuration: Configuration, place: Place, tmp_path_factory: pytest.Tem
         (cache / name).symlink_to(place.cache / name)
     failed = lay_groundwork(small, place.records, cache, [], [bench.SERVER], lambda text: print(text, file=sys.stderr))
     assert not failed, failed
-    return Job(small, place.records, cache)
+    return Job(small, place.records, cache, place.records)
 
 
 def shape(value: Any) -> Any:

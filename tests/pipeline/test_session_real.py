@@ -77,7 +77,7 @@ def tiny(project: Path) -> Configuration:
 @pytest.fixture(scope="module")
 def self_drafting(tiny: Configuration, place: Place, tmp_path_factory: pytest.TempPathFactory) -> Session:
     """Attempt 2, broken off in the middle of the second block by an exception, then asked for again."""
-    job = Job(tiny, place.records, place.cache)
+    job = Job(tiny, place.records, place.cache, place.records)
     folder = tmp_path_factory.mktemp("attempt_2")
     said: list[str] = []
     real = measure.run_arm
@@ -262,7 +262,7 @@ def killed(tiny: Configuration, project: Path, place: Place, tmp_path_factory: p
     assert not list(folder.rglob("block-002.json"))
     again = subprocess.run(measuring(project, place, folder), capture_output=True, text=True, cwd=folder, check=False)
     assert again.returncode == 0, again.stderr
-    job = Job(tiny, place.records, place.cache)
+    job = Job(tiny, place.records, place.cache, place.records)
     return Session(job, read_record(folder / "session.json"), folder, again.stderr.splitlines())
 
 

@@ -1,5 +1,6 @@
 # Configuration, names and paths that every rule shares. Values passed to rules are plain text and numbers.
 import functools
+import re
 import sys
 from pathlib import Path
 
@@ -31,7 +32,12 @@ STUDY = checked(load_configuration, Path(), config)
 HOST = checked(resolve_label, STUDY.settings.host)
 CACHE = cache_root(STUDY.settings.cache)
 TIMELINE = with_all_builds(STUDY)
+# What is fetched, converted and looked at belongs to this machine; what is measured, to the machine that measures.
 RECORDS = f"results/records/{HOST}"
+STUDY_ON = {
+    **({HOST: STUDY} if STUDY.settings.measure_here else {}),
+    **{remote.label: plan.on_host(STUDY, remote) for remote in STUDY.settings.hosts},
+}
 export_to_jobs(CACHE, config)
 if workflow.exec_mode == ExecMode.DEFAULT:
     export_this_run()
@@ -39,7 +45,10 @@ if workflow.exec_mode == ExecMode.DEFAULT:
     if hold_folder(Path(".snakemake")):
         # A fetch that failed for a while is asked for again; a record of bytes that the cache no longer holds, too.
         # A session that was killed when all was written is not measured again.
-        for path in [*stale_records(Path(RECORDS), CACHE), *whole_sessions(Path(".snakemake"), Path(RECORDS))]:
+        for path in [
+            *stale_records(Path(RECORDS), CACHE),
+            *whole_sessions(Path(".snakemake"), Path("results/records")),
+        ]:
             path.unlink(missing_ok=True)
 
 
@@ -60,6 +69,34 @@ def script(name):
 def digest(*things):
     """Short hash of configuration entries: as a parameter it makes Snakemake notice that an entry changed."""
     return sha256_text(repr(things))[:16]
+
+
+def records_on(label):
+    """Folder of the records of one machine."""
+    return f"results/records/{label}"
+
+
+def measuring_threads(wildcards):
+    """Cores of this machine that a measuring job takes.
+
+    All of them where it measures here, so that nothing of the workflow runs beside it; one where it waits for an
+    engine elsewhere; the study's threads as a job of a cluster.
+    """
+    if wildcards.host == HOST:
+        return workflow.cores
+    return STUDY.study.threads if plan.by_slurm(STUDY, wildcards.host) else 1
+
+
+def on_host(label):
+    """The resource that jobs of a machine share: there is one of it, so they never overlap."""
+    return f"host_{re.sub('[^a-z0-9]', '_', label)}"
+
+
+ONE_AT_A_TIME = {
+    on_host(label): (lambda wildcards, label=label: int(wildcards.host == label)) for label in [HOST, *STUDY_ON]
+}
+for name in ONE_AT_A_TIME:
+    workflow.register_resource(name, 1)
 
 
 def conversion_inputs(wildcards):
@@ -84,8 +121,19 @@ def archive_of(name):
     return STUDY.converters[name].source if name in STUDY.converters else STUDY.engines[name].archive
 
 
+def engine_probes(wildcards):
+    """Records of the probes of the engines that a job starts, on the machine that it runs on."""
+    engines = plan.engines_of_job(STUDY, wildcards.attempt, wildcards.engine)
+    return [f"{records_on(wildcards.host)}/probes/{engine.id}.json" for engine in engines]
+
+
 def engine_environments(wildcards):
-    """Records of the environments and release archives of the engines that a job starts."""
+    """Records of the environments and release archives of the engines that a job starts.
+
+    None for a machine that is reached over ssh: what it runs lies there.
+    """
+    if plan.by_ssh(STUDY, wildcards.host):
+        return []
     attempt = wildcards.get("attempt")
     engines = plan.engines_of_job(STUDY, attempt, wildcards.engine) if attempt else [STUDY.engines[wildcards.engine]]
     return [f"{RECORDS}/{record}" for record in plan.program_records(engines)]
@@ -97,7 +145,7 @@ def arm_inputs(wildcards):
     models = plan.models_of_arms(STUDY, wildcards.attempt, [arm])
     inputs = [f"{RECORDS}/{plan.model_record(STUDY, model)}" for model in models]
     if arm in plan.paired_arms(STUDY, wildcards.attempt):
-        inputs.append(f"{RECORDS}/precheck/{wildcards.attempt}/{wildcards.engine}/{wildcards.arm}.json")
+        inputs.append(f"{records_on(wildcards.host)}/precheck/{wildcards.attempt}/{wildcards.engine}/{arm.id}.json")
     return inputs
 
 
@@ -106,14 +154,17 @@ def session_inputs(wildcards):
     models = plan.models_of_arms(STUDY, wildcards.attempt, STUDY.arms_of(wildcards.attempt))
     inputs = [f"{RECORDS}/{plan.model_record(STUDY, model)}" for model in models]
     for arm in plan.paired_arms(STUDY, wildcards.attempt):
-        inputs.append(f"{RECORDS}/precheck/{wildcards.attempt}/{wildcards.engine}/{arm.id}.json")
+        inputs.append(f"{records_on(wildcards.host)}/precheck/{wildcards.attempt}/{wildcards.engine}/{arm.id}.json")
     return inputs
 
 
 @functools.cache
 def records_of_attempt(attempt):
     """Records that the verdicts of one attempt rest on; asked for by several jobs, and again by every target."""
-    return [f"{RECORDS}/{record}" for record in plan.attempt_records(STUDY, attempt)]
+    found = dict.fromkeys(f"{RECORDS}/{record}" for record in ["host.json", *plan.shared_records(STUDY, attempt)])
+    for label, study in STUDY_ON.items():
+        found |= dict.fromkeys(f"{records_on(label)}/{record}" for record in plan.measured_records(study, attempt))
+    return list(found)
 
 
 def records_of(wildcards):
@@ -169,6 +220,7 @@ def committed_files(wildcards):
 
 
 wildcard_constraints:
+    host=plan.wildcard([HOST, *(remote.label for remote in STUDY.settings.hosts)]),
     attempt=plan.wildcard(STUDY.attempts),
     engine=plan.wildcard(STUDY.engines),
     model=plan.wildcard(STUDY.models),

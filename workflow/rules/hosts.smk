@@ -87,9 +87,9 @@ rule lock:
 
 rule export:
     """
-    A bundle of this host's records, for other machines and for publication; always made anew.
+    A bundle of the records of every host of this run, for other machines and for publication; always made anew.
 
-    Input: nothing but the records that are here. Output: results/export/<host>.zip.
+    Input: nothing but the records that are here. Output: results/export/<host>.zip for each.
     """
     input:
         script=script("export"),
@@ -99,10 +99,9 @@ rule export:
     conda:
         "../../envs/pipeline.yaml"
     params:
-        host=HOST,
-        bundle=f"results/export/{HOST}.zip",
+        hosts=[part for label in STUDY_ON for part in ("--host", label)],
     shell:
-        "python {input.script:q} --records results/records --host {params.host:q} --out {params.bundle:q} 2>&1 | tee {log:q}"
+        "python {input.script:q} --records results/records {params.hosts:q} 2>&1 | tee {log:q}"
 
 
 rule doctor:

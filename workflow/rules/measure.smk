@@ -12,16 +12,17 @@ rule probe:
         script=script("probe"),
         modules=modules("engine/probe"),
     output:
-        record=f"{RECORDS}/probes/{{engine}}.json",
+        record="results/records/{host}/probes/{engine}.json",
     log:
-        "results/logs/probe-{engine}.log",
+        "results/logs/probe-{host}-{engine}.log",
     conda:
         "../../envs/pipeline.yaml"
     params:
-        records=lambda wildcards: RECORDS,
+        records=lambda wildcards: records_on(wildcards.host),
+        shared=RECORDS,
         entry=lambda wildcards: digest(STUDY.engines[wildcards.engine]),
     shell:
-        "python {input.script:q} --engine {wildcards.engine:q} --records {params.records:q}"
+        "python {input.script:q} --engine {wildcards.engine:q} --records {params.records:q} --shared {params.shared:q}"
         " --record {output.record:q} 2>&1 | tee {log:q}"
 
 
@@ -32,30 +33,30 @@ rule load:
     Input: records of models, environment, probe, prediction. Output: record of the load.
     """
     input:
-        host=rules.host.output.record,
+        host="results/records/{host}/host.json",
         environments=engine_environments,
-        probe=lambda wildcards: [
-            f"{RECORDS}/probes/{engine.id}.json"
-            for engine in plan.engines_of_job(STUDY, wildcards.attempt, wildcards.engine)
-        ],
+        probe=engine_probes,
         models=arm_inputs,
         script=script("load"),
         modules=modules("arm_runner", "engine/arms", "engine/client", "engine/drivers"),
     output:
-        record=f"{RECORDS}/loads/{{attempt}}/{{engine}}/{{arm}}.json",
+        record="results/records/{host}/loads/{attempt}/{engine}/{arm}.json",
     log:
-        "results/logs/load-{attempt}-{engine}-{arm}.log",
+        "results/logs/load-{host}-{attempt}-{engine}-{arm}.log",
     conda:
         "../../envs/pipeline.yaml"
-    threads: workflow.cores
+    threads: measuring_threads
+    resources:
+        **ONE_AT_A_TIME,
     params:
-        records=lambda wildcards: RECORDS,
+        records=lambda wildcards: records_on(wildcards.host),
+        shared=RECORDS,
         entry=lambda wildcards: digest(
             STUDY.attempts[wildcards.attempt].arm(wildcards.arm), STUDY.study.roles_of(wildcards.attempt)
         ),
     shell:
         "python {input.script:q} --attempt {wildcards.attempt:q} --engine {wildcards.engine:q}"
-        " --arm {wildcards.arm:q} --records {params.records:q}"
+        " --arm {wildcards.arm:q} --records {params.records:q} --shared {params.shared:q}"
         " --record {output.record:q} 2>&1 | tee {log:q}"
 
 
@@ -64,16 +65,13 @@ rule measure:
     Blocks of arms, each in a fresh engine process, until the verdict is settled or the maximum is reached.
 
     Input: records of models, environments, probes, predictions. Output: record of the session; every block is a record
-    of its own beside it, written when it ends, so an interrupted session goes on where it stopped. The job takes all
-    cores: nothing of the workflow runs beside a measurement.
+    of its own beside it, written when it ends, so an interrupted session goes on where it stopped. Nothing of the
+    workflow runs on a machine beside a measurement.
     """
     input:
-        host=rules.host.output.record,
+        host="results/records/{host}/host.json",
         environments=engine_environments,
-        probe=lambda wildcards: [
-            f"{RECORDS}/probes/{engine.id}.json"
-            for engine in plan.engines_of_job(STUDY, wildcards.attempt, wildcards.engine)
-        ],
+        probe=engine_probes,
         models=session_inputs,
         script=script("measure"),
         modules=modules(
@@ -91,18 +89,21 @@ rule measure:
             "engine/drivers",
         ),
     output:
-        record=f"{RECORDS}/measure/{{attempt}}/{{engine}}/session.json",
+        record="results/records/{host}/measure/{attempt}/{engine}/session.json",
     log:
-        "results/logs/measure-{attempt}-{engine}.log",
+        "results/logs/measure-{host}-{attempt}-{engine}.log",
     conda:
         "../../envs/pipeline.yaml"
-    threads: workflow.cores
+    threads: measuring_threads
+    resources:
+        **ONE_AT_A_TIME,
     params:
-        records=lambda wildcards: RECORDS,
+        records=lambda wildcards: records_on(wildcards.host),
+        shared=RECORDS,
         entry=lambda wildcards: digest(
             STUDY.arms_of(wildcards.attempt), STUDY.study.roles_of(wildcards.attempt), STUDY.study.protocol
         ),
     shell:
         "python {input.script:q} --attempt {wildcards.attempt:q} --engine {wildcards.engine:q}"
-        " --records {params.records:q}"
+        " --records {params.records:q} --shared {params.shared:q}"
         " --record {output.record:q} 2>&1 | tee {log:q}"

@@ -47,14 +47,15 @@ rule precheck:
         ),
         rules=str(SCRIPTS / "findings" / "engine_rules.json"),
     output:
-        record=f"{RECORDS}/precheck/{{attempt}}/{{engine}}/{{arm}}.json",
+        record="results/records/{host}/precheck/{attempt}/{engine}/{arm}.json",
     log:
-        "results/logs/precheck-{attempt}-{engine}-{arm}.log",
+        "results/logs/precheck-{host}-{attempt}-{engine}-{arm}.log",
     conda:
         "../../envs/pipeline.yaml"
     params:
-        records=lambda wildcards: RECORDS,
+        records=lambda wildcards: records_on(wildcards.host),
+        shared=RECORDS,
     shell:
         "python {input.script:q} --attempt {wildcards.attempt:q} --engine {wildcards.engine:q}"
-        " --arm {wildcards.arm:q} --records {params.records:q}"
+        " --arm {wildcards.arm:q} --records {params.records:q} --shared {params.shared:q}"
         " --record {output.record:q} 2>&1 | tee {log:q}"

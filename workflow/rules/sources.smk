@@ -3,7 +3,7 @@
 
 rule host:
     """
-    Facts of this machine under a generic label.
+    Facts of a machine that measures, under a generic label.
 
     Output: record with processor, cores, memory, GPUs.
     """
@@ -11,15 +11,13 @@ rule host:
         script=script("host"),
         modules=modules("host", "records"),
     output:
-        record=f"{RECORDS}/host.json",
+        record="results/records/{host}/host.json",
     log:
-        "results/logs/host.log",
+        "results/logs/host-{host}.log",
     conda:
         "../../envs/pipeline.yaml"
-    params:
-        host=STUDY.settings.host,
     shell:
-        "python {input.script:q} --host {params.host:q} --record {output.record:q} 2>&1 | tee {log:q}"
+        "python {input.script:q} --host {wildcards.host:q} --record {output.record:q} 2>&1 | tee {log:q}"
 
 
 rule fetch_model:
