@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import pandas as pd
-from scipy import stats
+
+from findings.inference import t_interval
 
 DRAFTED = "engaged_with_drafts"
 ARM_ORDER = ("null", "positive_control", "candidate")
@@ -17,12 +17,10 @@ ARM_ORDER = ("null", "positive_control", "candidate")
 
 def block_interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float, float]:
     """Mean and t interval of block effects (ln ratios); infinite where one block says nothing about their spread."""
-    data = np.asarray(values, dtype=float)
-    mean = float(data.mean())
-    if data.size < 2:
-        return mean, -math.inf, math.inf
-    half = float(stats.t.ppf(0.5 + level / 2, data.size - 1)) * float(data.std(ddof=1)) / math.sqrt(data.size)
-    return mean, mean - half, mean + half
+    if len(values) < 2:
+        return math.fsum(values) / len(values), -math.inf, math.inf
+    interval = t_interval(values, (1.0 - level) / 2)
+    return interval.mean, interval.low, interval.high
 
 
 @dataclass(frozen=True)

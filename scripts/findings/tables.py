@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from findings.config import ArmKind
+from findings.inference import Verdict
 from findings.records import Engagement, Kind, Outcome
 
 TABLE_VERSION = 1
@@ -39,15 +40,6 @@ class Evidence(StrEnum):
     IMPORTED = "imported"
     MEASURED = "measured"
     PUBLISHED = "published"
-
-
-class VerdictWord(StrEnum):
-    """The four things that can be said about a finding."""
-
-    HOLDS = "holds"
-    NO_LONGER_HOLDS = "no_longer_holds"
-    INCONCLUSIVE = "inconclusive"
-    NOT_TESTABLE = "not_testable"
 
 
 @dataclass(frozen=True)
@@ -293,7 +285,7 @@ VERDICTS = TableSchema(
         _ENGINE,
         _BUILD,
         _EVIDENCE,
-        _text("verdict", "What the data say.", allowed=VerdictWord),
+        _text("verdict", "What the data say.", allowed=Verdict),
         _text("reason", "Why, in one sentence."),
         _ARM,
         _text("prompt_class", f"{_PROMPT_CLASS} that was judged, or `all`; empty where nothing was measured."),
