@@ -18,8 +18,10 @@ from findings.cache import CacheError
 from findings.interrupted import end_with_workflow
 from findings.job import add_job_arguments, measuring_alone, progress, read_job
 from findings.records import RecordError, write_text
+from findings.writing import command
 
 
+@command
 def main(argv: Sequence[str] | None = None) -> int:
     """Write what was found as JSON; 0 whatever it is, 1 where an earlier record is missing or damaged."""
     parser = argparse.ArgumentParser(description=__doc__)

@@ -10,8 +10,10 @@ from pathlib import Path
 from findings.config import load_configuration
 from findings.config_check import ConfigurationError
 from findings.config_read import ReadError, parse_yaml
+from findings.writing import command
 
 
+@command
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit code 0 when the configuration is right, 2 when it is not."""
     parser = argparse.ArgumentParser(description=__doc__)

@@ -8,8 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from findings.config_schema import reference, with_reference
+from findings.records import write_text
+from findings.writing import command
 
 
+@command
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit code 0; 1 with --check when the table is not what the schemas say."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -27,9 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 1
-    part = readme.with_name(readme.name + ".part")
-    part.write_text(wanted, encoding="utf-8")
-    part.replace(readme)
+    write_text(readme, wanted)
     return 0
 
 

@@ -21,6 +21,7 @@ from findings.interrupted import end_with_workflow
 from findings.job import configured, given_overrides, progress
 from findings.records import Kind, Outcome, Record, RecordError, read_record, redact, utc_now, write_record
 from findings.sources import ensure_unpacked, source_path
+from findings.writing import command
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -97,6 +98,7 @@ def by_hand(given: argparse.Namespace) -> Conversion:
     )
 
 
+@command
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit code 0 for every answer of a converter, 1 for a fault of the pipeline, 2 for a wrong command line."""
     parser = arguments()
@@ -111,7 +113,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         job = job_of(given)
         record = job if isinstance(job, Record) else convert(job)
-    except (ConversionError, CheckpointError, CacheError, ArchiveError, RecordError, OSError) as error:
+    except (ConversionError, CheckpointError, CacheError, ArchiveError, RecordError) as error:
         print(f"convert: {redact(str(error))}", file=sys.stderr)
         return 1
     record = replace(record, host=given.records.name if given.records else "")

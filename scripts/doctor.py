@@ -13,8 +13,10 @@ from pathlib import Path
 from findings.cache import cache_root
 from findings.doctor import described, diagnose
 from findings.job import configured, given_overrides
+from findings.writing import command
 
 
+@command
 def main(argv: Sequence[str] | None = None) -> int:
     """0 whatever was found, 2 for a wrong configuration or host label."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

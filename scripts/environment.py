@@ -12,8 +12,10 @@ from findings.cache import CacheError, cache_root
 from findings.environments import ensure_environment
 from findings.interrupted import end_with_workflow
 from findings.records import redact, write_record
+from findings.writing import command
 
 
+@command
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit code 0 for every outcome of the build, 2 for a lock or an id that cannot be."""
     parser = argparse.ArgumentParser(description=__doc__)

@@ -16,6 +16,7 @@ from findings.imports import ImportedFileError
 from findings.job import given_overrides
 from findings.records import RecordError, write_text
 from findings.tables import TableError, document_in
+from findings.writing import command
 
 PROGRESS_SECONDS = 5.0
 
@@ -33,6 +34,7 @@ class Progress:
             print(f"[tables] {text}", file=sys.stderr, flush=True)
 
 
+@command
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit codes: 0 done, 1 a record or table cannot be used, 2 the configuration or an import is wrong."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -56,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ConfigurationError, BundleError, ImportedFileError, json.JSONDecodeError) as error:
         print(f"evidence: {error}", file=sys.stderr)
         return 2
-    except (RecordError, TableError, OSError) as error:
+    except (RecordError, TableError) as error:
         print(f"evidence: {error}", file=sys.stderr)
         return 1
     for note in done.notes:

@@ -14,6 +14,7 @@ from findings.config import Configuration, ConfigurationError, load_configuratio
 from findings.host import resolve_label
 from findings.job import given_overrides
 from findings.leakscan import LeakError, Scanner, require_clean
+from findings.writing import command
 
 
 def export(configuration: Configuration, records: Path, host: str, out: Path, *, every_run: bool) -> int:
@@ -35,6 +36,7 @@ def export(configuration: Configuration, records: Path, host: str, out: Path, *,
     return write_bundle(out, host, chosen.files, code_sha256(configuration.root), check)
 
 
+@command
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit codes: 0 written, 1 something in it must not be published or the disk refused, 2 nothing to export."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -60,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ConfigurationError, BundleError, json.JSONDecodeError) as error:
         print(f"export: {error}", file=sys.stderr)
         return 2
-    except (LeakError, OSError) as error:
+    except LeakError as error:
         print(f"export: {error}", file=sys.stderr)
         return 1
     return 0

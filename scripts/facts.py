@@ -16,6 +16,7 @@ from findings.gguf_header import GgufError, read_header
 from findings.model_facts import facts
 from findings.records import Kind, Outcome, Record, RecordError, read_record, to_json, utc_now, write_record
 from findings.sources import model_path
+from findings.writing import command
 
 
 def facts_record(path: Path, subject: str, host: str = "") -> Record:
@@ -37,6 +38,7 @@ def facts_record(path: Path, subject: str, host: str = "") -> Record:
     )
 
 
+@command
 def main(argv: Sequence[str] | None = None) -> int:
     """Write or print the facts of one model; 2 for bad usage."""
     parser = argparse.ArgumentParser(description=__doc__)

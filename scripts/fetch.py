@@ -14,6 +14,7 @@ from findings.interrupted import end_with_workflow
 from findings.job import given_overrides
 from findings.records import Record, redact, write_record
 from findings.sources import cache_root, ensure_archive, ensure_model
+from findings.writing import command
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -52,6 +53,7 @@ def fetch(arguments: argparse.Namespace) -> Record:
     return ensure_archive(engine.archive, cache, arguments.archive, root)
 
 
+@command
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit code 0 for every outcome of the download, 2 for a wrong configuration."""
     arguments = parse(argv)

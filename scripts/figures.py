@@ -17,8 +17,10 @@ from findings.job import configured, given_overrides, progress
 from findings.records import RecordError
 from findings.story import frames, read_rows
 from findings.tables import TableError
+from findings.writing import command
 
 
+@command
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit codes: 0 drawn (an empty table gives a figure that says so), 1 a table cannot be read, 2 bad usage."""
     parser = argparse.ArgumentParser(description=__doc__)

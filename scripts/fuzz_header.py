@@ -24,6 +24,7 @@ from pathlib import Path
 from findings.gguf_header import GgufError, read_header
 from findings.model_facts import facts
 from findings.precheck import Question, precheck_files
+from findings.writing import command
 
 SECONDS, EXTRA_BYTES, GROWTH_BYTES = 2.0, 60_000_000, 120_000_000
 EXTREMES = (0, 1, 5, 255, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**61, 2**63 - 1, 2**63, 2**64 - 1)
@@ -117,6 +118,7 @@ def attempt(path: Path, whole: Path) -> str:
     return "header"
 
 
+@command
 def main(argv: Sequence[str] | None = None) -> int:
     """Run for the given time; 1 where a file broke a bound or raised something else."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -9,8 +9,10 @@ from pathlib import Path
 
 from findings.host import host_facts, host_record
 from findings.records import write_record
+from findings.writing import command
 
 
+@command
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the host record; exit code 2 for a label that cannot be used."""
     parser = argparse.ArgumentParser(description=__doc__)

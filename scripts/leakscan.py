@@ -10,8 +10,10 @@ from pathlib import Path
 
 from findings.config import ConfigurationError, load_configuration
 from findings.leakscan import LeakError, require_clean, scan_paths
+from findings.writing import command
 
 
+@command
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit codes: 0 nothing found, 1 hits (file, line, column and kind on stderr, never the secret), 2 bad usage."""
     parser = argparse.ArgumentParser(description=__doc__)

@@ -11,8 +11,10 @@ from findings.interrupted import end_with_workflow
 from findings.job import add_job_arguments, measuring_alone, progress, read_job
 from findings.measure import load_once
 from findings.records import write_record
+from findings.writing import command
 
 
+@command
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the record of the load; 0 for every answer of an engine, 2 for a wrong configuration."""
     parser = argparse.ArgumentParser(description=__doc__)

@@ -12,8 +12,10 @@ from findings.config import ConfigurationError, load_configuration
 from findings.job import given_overrides
 from findings.lock import lock_path, update_lock, waiting_models
 from findings.records import redact, write_record
+from findings.writing import command
 
 
+@command
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit code 0 for every answer of the hub, 2 for a wrong configuration."""
     parser = argparse.ArgumentParser(description=__doc__)

@@ -34,6 +34,7 @@ from findings.checkpoint import (
     render_card,
 )
 from findings.records import write_text
+from findings.writing import command
 
 COMMITTED = Path("config/checkpoints")
 STANDS_FOR = {
@@ -110,6 +111,7 @@ def _replace(made: Path, final: Path) -> None:
     os.replace(made, final)  # noqa: PTH105
 
 
+@command
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit code 0, or 2 for a wrong argument or a missing package."""
     given = arguments().parse_args(argv)

@@ -13,8 +13,10 @@ from findings.job import add_job_arguments, measuring_alone, progress, read_job
 from findings.measure import measure_attempt
 from findings.records import write_record
 from findings.session import close_run
+from findings.writing import command
 
 
+@command
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the session's record; 0 for every answer of an engine, 2 for a wrong configuration."""
     parser = argparse.ArgumentParser(description=__doc__)

@@ -15,8 +15,10 @@ from findings.cache import CacheError, cache_root
 from findings.job import progress
 from findings.padding import COLUMNS, PaddingError, padded
 from findings.records import Kind, Outcome, Record, redact, sha256_file, utc_now, write_record
+from findings.writing import command
 
 
+@command
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the record; exit code 0, or 1 where the source cannot be padded or the cache cannot be written."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -31,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         source_sha256 = sha256_file(given.source)
         path, digest = padded(given.source, source_sha256, name, cache, given.columns)
-    except (PaddingError, CacheError, OSError) as error:
+    except (PaddingError, CacheError) as error:
         print(f"pad: {redact(str(error))}", file=sys.stderr)
         return 1
     detail = {

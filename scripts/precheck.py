@@ -16,6 +16,7 @@ from findings.engine_rules import NEWEST_TESTED
 from findings.memory_plan import CACHE_TYPES, DEFAULT_CTX, DEFAULT_UBATCH, MemoryPlanError, Settings, parse_size
 from findings.precheck import DEFAULT_DRAFTED, Prediction, Question, precheck_files
 from findings.records import Kind, Outcome, Record, utc_now, write_record
+from findings.writing import command
 
 SPEC_TYPES = ("draft_simple", "draft_mtp")
 
@@ -82,6 +83,7 @@ def prediction_record(prediction: Prediction, subject: str, started: str, second
     )
 
 
+@command
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the prediction for one pair."""
     arguments = parser().parse_args(argv)

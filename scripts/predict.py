@@ -17,6 +17,7 @@ from findings.memory_plan import Settings
 from findings.precheck import Question, precheck_files
 from findings.records import Kind, Outcome, Record, read_record, utc_now, write_record
 from findings.sources import model_path
+from findings.writing import command
 from precheck import prediction_record
 
 UBATCH = 512
@@ -59,6 +60,7 @@ def predict(job: Job, attempt: str, engine_id: str, arm_id: str) -> Record:
     return replace(record, **common)
 
 
+@command
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the record of the prediction; 0 whatever it says, 2 for a wrong configuration."""
     parser = argparse.ArgumentParser(description=__doc__)

@@ -16,8 +16,10 @@ from findings.interrupted import end_with_workflow
 from findings.job import add_job_arguments, progress, read_job
 from findings.programs import engine_program
 from findings.records import Outcome, Record, write_record
+from findings.writing import command
 
 
+@command
 def main(argv: Sequence[str] | None = None) -> int:
     """Write one probe record; 2 for an engine that is not in the configuration."""
     parser = argparse.ArgumentParser(description=__doc__)

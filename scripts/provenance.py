@@ -14,10 +14,12 @@ from pathlib import Path
 
 from findings.provenance import Tables, TraceError, as_text, rows_with_number, short, start_row, trace, verdict_rows
 from findings.tables import TableError
+from findings.writing import command
 
 MOST_ROWS = 40
 
 
+@command
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit codes: 0 shown, 2 there is no such row, number or table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

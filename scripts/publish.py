@@ -14,8 +14,10 @@ from findings.readme import ReadmeError, with_verdicts
 from findings.records import write_text
 from findings.story import read_rows, table_files, tell
 from findings.tables import TableError
+from findings.writing import command
 
 
+@command
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit codes: 0 written, 1 a table cannot be read or something private was found, 2 bad usage."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -40,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         if arguments.readme is not None:
             write_text(arguments.readme, with_verdicts(arguments.readme.read_text(encoding="utf-8"), story))
-    except (LeakError, TableError, ReadmeError, OSError) as error:
+    except (LeakError, TableError, ReadmeError) as error:
         print(f"publish: {error}", file=sys.stderr)
         return 1
     progress("publish", f"{arguments.out} written; it and {scanned.files} files behind it were scanned")

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from findings.records import write_text
+from findings.writing import command
 
 PYTHON = "3.11"
 ENVS = "envs"
@@ -96,6 +97,7 @@ def write_locks(root: Path, names: Sequence[str]) -> list[str]:
     return wanted
 
 
+@command
 def main(argv: Sequence[str] | None = None) -> int:
     """Renew the locks named on the command line, or all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -13,8 +13,10 @@ from findings.leakscan import LeakError
 from findings.report import report
 from findings.story import read_rows, table_files, tell
 from findings.tables import TableError
+from findings.writing import command
 
 
+@command
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit codes: 0 written, 1 a table cannot be read or something private was found, 2 bad usage."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -41,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             arguments.out,
             configuration.settings.leakscan_allowances,
         )
-    except (LeakError, TableError, OSError, ValueError) as error:
+    except (LeakError, TableError, ValueError) as error:
         print(f"report: {error}", file=sys.stderr)
         return 1
     progress("report", f"{arguments.out} written; it and {scanned.files} files behind it were scanned")

@@ -14,8 +14,10 @@ from findings.job import add_job_arguments, progress, read_job
 from findings.records import Kind, Outcome, Record, RecordError, read_record, utc_now, write_record
 from findings.retype import RetypeError, retyped
 from findings.sources import model_path
+from findings.writing import command
 
 
+@command
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the record; `not_run` where the original is not here; 1 for a fault of the pipeline."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -50,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 started=started,
                 detail=detail,
             )
-    except (RecordError, RetypeError, CacheError, OSError) as error:
+    except (RecordError, RetypeError, CacheError) as error:
         print(f"retype {model.id}: {error}", file=sys.stderr)
         return 1
     write_record(arguments.record, record)

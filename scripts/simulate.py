@@ -17,10 +17,12 @@ from pathlib import Path
 from findings.records import write_text
 from findings.simulation import TABLES, simulate
 from findings.simulation_tables import PARTS, write_into
+from findings.writing import command
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
+@command
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line; exit codes 0 done, 1 numbers differ (--check), 2 bad usage."""
     parser = argparse.ArgumentParser(description="Simulate sessions with a known truth; see docs/method.md.")

@@ -17,6 +17,7 @@ from findings.environments import environment_python
 from findings.job import configured, given_overrides, progress
 from findings.records import Kind, Outcome, Record, RecordError, read_record, redact, utc_now, write_record
 from findings.torch_probe import ProbeError, not_probed, probe_python, probe_wheel
+from findings.writing import command
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -50,6 +51,7 @@ def configured_probe(given: argparse.Namespace) -> Record:
     return probe_python(wheel.id, environment_python(environment, given.cache.resolve()), wheel.version)
 
 
+@command
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit code 0 for every answer, 1 where nothing could be asked, 2 for a wrong command line."""
     parser = arguments()

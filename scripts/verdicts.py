@@ -18,8 +18,10 @@ from findings.records import RecordError
 from findings.scores import score_rows
 from findings.tables import PRECHECK_SCORES, VERDICTS, to_table, write_table
 from findings.verdict_rows import verdict_rows
+from findings.writing import command
 
 
+@command
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the verdicts; 0 whatever they are, 1 for a damaged record or bundle, 2 for a wrong configuration."""
     parser = argparse.ArgumentParser(description=__doc__)

@@ -219,7 +219,7 @@ def _failed(blank: ArmRun, failure: EngineFailure, seconds: float) -> ArmRun:
         engagement=state,
         startup_s=round(seconds, 3),
         log_tail=tail,
-        log_sha256=sha256_text(failure.log),
+        log_sha256=failure.log_sha256 or sha256_text(failure.log),
     )
 
 
@@ -286,7 +286,7 @@ def _ask(
             "launch": ready.launch.described(),
         },
         log_tail=tail,
-        log_sha256=sha256_text(log),
+        log_sha256=engine.log_sha256(),
         requests=tuple(requests),
     )
 

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import stat
-import tempfile
 import zipfile
 import zlib
 from collections import Counter
@@ -23,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from findings.records import SCHEMA_VERSION, Kind, Outcome
+from findings.writing import whole_file
 
 BUNDLE_VERSION = 1
 MANIFEST = "manifest.json"
@@ -222,21 +221,12 @@ def write_bundle(path: Path, host: str, files: Sequence[RecordFile], code: str, 
         "code_sha256": code,
         "records": {name: hashlib.sha256(content).hexdigest() for name, content in sorted(contents.items())},
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    part = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as stream, zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
+    with whole_file(path) as part:
+        with zipfile.ZipFile(part, "w", zipfile.ZIP_STORED) as archive:
             _add(archive, MANIFEST, (json.dumps(manifest, indent=1, sort_keys=True) + "\n").encode())
             for member, content in sorted(contents.items()):
                 _add(archive, member, content)
         check(part)
-        mask = os.umask(0)
-        os.umask(mask)
-        part.chmod(0o666 & ~mask)  # mkstemp makes private files
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
     return len(contents)
 
 

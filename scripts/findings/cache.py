@@ -10,7 +10,6 @@ import contextlib
 import errno
 import json
 import os
-import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
@@ -18,6 +17,7 @@ from pathlib import Path, PurePosixPath
 from filelock import FileLock, Timeout
 
 from findings.records import redact, sha256_file, write_text
+from findings.writing import free_bytes, size
 
 MIB = 1024 * 1024
 LOCK_WAIT_S = 4 * 3600.0
@@ -65,16 +65,14 @@ def explain_os_error(error: OSError, place: str) -> CacheError | None:
 
 def require_space(folder: Path, needed_bytes: int) -> None:
     """Raises CacheError (disk_full) when `folder`'s disk has less than `needed_bytes` and a small reserve free."""
-    place = folder
-    while not place.exists() and place != place.parent:
-        place = place.parent
-    free = shutil.disk_usage(place).free
-    if free < needed_bytes + DISK_RESERVE_BYTES:
-        missing = (needed_bytes + DISK_RESERVE_BYTES - free) / MIB
+    free = free_bytes(folder)
+    missing = needed_bytes + DISK_RESERVE_BYTES - (free or 0)
+    if free is not None and missing > 0:
         raise CacheError(
             "disk_full",
-            f"{needed_bytes / MIB:.1f} MiB are needed in the cache folder and {free / MIB:.1f} MiB are free; "
-            f"free {missing:.1f} MiB there, or set FINDINGS_CACHE to a folder on a larger disk",
+            f"{size(needed_bytes, up=True)} are needed in the cache folder with a reserve of "
+            f"{size(DISK_RESERVE_BYTES)}, and {size(free)} are free; "
+            f"free {size(missing, up=True)} more there, or set FINDINGS_CACHE to a folder on a larger disk",
         )
 
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import io
 import math
-import os
-import tempfile
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -31,6 +29,7 @@ from matplotlib.patches import Patch, Rectangle
 
 from findings.comparisons import EffectRow, effect_panels, of_evidence, where
 from findings.looks import ARM_KINDS, BACKENDS, EVIDENCE, GREY, OUTCOMES, Look, look
+from findings.writing import whole_file
 
 WIDTH_IN = 8.0
 EPOCH = pd.Timestamp("2020-01-01")
@@ -85,22 +84,9 @@ def save(figure: Figure, stem: Path) -> tuple[Path, Path]:
         figure.savefig(png, format="png", metadata={"Software": None})
     targets = (stem.with_suffix(".svg"), stem.with_suffix(".png"))
     for target, content in zip(targets, (svg, png), strict=True):
-        _write_bytes(target, content.getvalue())
+        with whole_file(target) as part:
+            part.write_bytes(content.getvalue())
     return targets
-
-
-def _write_bytes(path: Path, content: bytes) -> None:
-    """Write by a temporary name in the same folder and a rename."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(content)
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def empty(title: str, evidence: str, why: str) -> Figure:

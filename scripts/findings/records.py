@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from findings.code_version import code_version
+from findings.writing import whole_file
 
 SCHEMA_VERSION = 1
 LOG_HEAD_LINES = 20
@@ -155,27 +156,10 @@ def to_json(record: Record) -> str:
 def write_text(path: Path, text: str) -> None:
     """Write `text` so that `path` is either the old file or the whole new one.
 
-    Raises OSError where the folder cannot be written or the disk is full; no temporary file is left then.
+    Raises WriteError, an OSError, where the folder cannot be written or the disk is full; no temporary file is left.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        Path(name).chmod(0o666 & ~_umask())
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-
-
-def _umask() -> int:
-    """The process's umask (mkstemp ignores it and makes files private)."""
-    value = os.umask(0)
-    os.umask(value)
-    return value
+    with whole_file(path) as part:
+        part.write_text(text, encoding="utf-8", newline="\n")
 
 
 def write_record(path: Path, record: Record) -> None:

@@ -7,8 +7,7 @@ names of the writing machine; the only version in a file is that of the locked p
 
 from __future__ import annotations
 
-import os
-import tempfile
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -23,6 +22,7 @@ import pyarrow.parquet as pq
 from findings.config import ArmKind
 from findings.inference import Verdict
 from findings.records import Engagement, Kind, Outcome
+from findings.writing import whole_file
 
 TABLE_VERSION = 1
 ROW_GROUP_ROWS = 65_536
@@ -426,13 +426,6 @@ class TableWriter:
 
     def __init__(self, path: Path, table: TableSchema) -> None:
         self.path, self.table, self.rows = path, table, 0
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-        os.close(handle)
-        self._part = Path(name)
-        self._writer = pq.ParquetWriter(
-            self._part, table.schema, compression="zstd", version="2.6", write_statistics=True, store_schema=True
-        )
 
     def write(self, data: Any) -> None:
         """Append one pyarrow.Table, checked against the schema (TableError)."""
@@ -441,20 +434,21 @@ class TableWriter:
             self.rows += data.num_rows
 
     def __enter__(self) -> Self:
+        schema = self.table.schema
+        with contextlib.ExitStack() as stack:
+            part = stack.enter_context(whole_file(self.path))
+            self._writer = stack.enter_context(
+                pq.ParquetWriter(
+                    part, schema, compression="zstd", version="2.6", write_statistics=True, store_schema=True
+                )
+            )
+            self._stack = stack.pop_all()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            self._writer.close()
-            if kind is None:
-                mask = os.umask(0)
-                os.umask(mask)
-                self._part.chmod(0o666 & ~mask)  # mkstemp makes private files
-                self._part.replace(self.path)
-        finally:
-            self._part.unlink(missing_ok=True)
+        self._stack.__exit__(kind, error, trace)
 
 
 def write_table(path: Path, rows: Iterable[Mapping[str, Any]] | Any, table: TableSchema) -> int:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from findings.records import Outcome, read_record
+from findings.records import Kind, Outcome, Record, read_record, write_record
 from surroundings import copy_project
 
 TABLES = "results/publish/tables"
@@ -96,7 +96,9 @@ def small(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk_is_told_leaves_no_half_table_and_the_same_command_goes_on(plain: Path, small: Path) -> None:
     done = snakemake(small, VERDICTS)
     assert done.returncode != 0
-    assert "No space left on device" in done.stderr
+    assert "cannot be written: the disk is full (" in done.stdout
+    assert "Free some space there, then type the same command again" in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr
     assert not (small / VERDICTS).exists()
     subprocess.run(["mount", "-o", "remount,size=64m", str(small / "results")], check=True)
     done = snakemake(small, VERDICTS)
@@ -109,7 +111,9 @@ def test_read_only_results_are_named(small: Path) -> None:
     subprocess.run(["mount", "-o", "remount,ro", str(small / "results")], check=True)
     done = snakemake(small, VERDICTS)
     assert done.returncode != 0
-    assert "Read-only file system: 'results/" in done.stderr
+    assert "results cannot be written: its disk is mounted read-only" in done.stderr
+    assert "type the same command again" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_a_cache_on_another_file_system_takes_and_serves(tmp_path: Path) -> None:
@@ -139,3 +143,40 @@ def test_a_killed_snakemake_needs_no_unlock(tmp_path: Path) -> None:
     done = snakemake(project, CHECKPOINT)
     assert done.returncode == 0, done.stderr
     assert read_record(project / CHECKPOINT).outcome is Outcome.OK
+
+
+LOOKS = (
+    ("-n",),
+    ("--summary",),
+    ("--detailed-summary",),
+    ("--lint",),
+    ("--list-rules",),
+    ("--dag",),
+    ("--rulegraph",),
+    ("--touch",),
+)
+
+
+def test_only_a_real_run_removes_what_no_longer_holds(tmp_path: Path) -> None:
+    project = copy_project(tmp_path / "project")
+    stale = project / CHECKPOINT
+    other = project / "results/records/here/sources/gemma-3-270m-q4-k-m.json"
+    gone = {"sha256": "0" * 64, "cache_path": "models/nowhere"}
+    write_record(stale, Record(Kind.DOWNLOAD, "tiny-gemma4-target", Outcome.OK, host="here", detail=gone))
+    write_record(other, Record(Kind.DOWNLOAD, "x", Outcome.UNAVAILABLE, host="here", detail={"retryable": True}))
+    lock = project / ".snakemake" / "locks" / "0.output.lock"
+    lock.parent.mkdir(parents=True)
+    lock.write_text(f"{stale}\n", encoding="utf-8")
+    before = (stale.read_bytes(), other.read_bytes(), lock.read_bytes())
+    for look in LOOKS:
+        targets = () if look[0] in ("--lint", "--list-rules") else (CHECKPOINT,)
+        if look == ("--touch",):
+            lock.unlink()
+        done = snakemake(project, *targets, *look)
+        assert "Traceback" not in done.stderr, (look, done.stderr)
+        assert (stale.read_bytes(), other.read_bytes()) == before[:2], look
+        assert look == ("--touch",) or lock.read_bytes() == before[2], look
+    done = snakemake(project, CHECKPOINT)
+    assert done.returncode == 0, done.stderr
+    assert read_record(stale).detail["sha256"] != "0" * 64
+    assert not other.exists()

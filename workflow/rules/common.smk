@@ -13,9 +13,11 @@ from findings import plan
 from findings.all_builds import with_all_builds
 from findings.host import resolve_label
 from findings.interrupted import export_this_run, hold_folder, whole_sessions
+from findings.real_run import before_a_real_run
 from findings.records import sha256_text
 from findings.stale import stale_records
 from findings.jobs_environment import export_to_jobs
+from findings.writing import refused, require_writable
 from snakemake.exceptions import WorkflowError
 from snakemake_interface_executor_plugins.settings import ExecMode
 
@@ -39,17 +41,32 @@ STUDY_ON = {
     **{remote.label: plan.on_host(STUDY, remote) for remote in STUDY.settings.hosts},
 }
 export_to_jobs(CACHE, config)
+
+
+def mend_what_is_here():
+    """Let a run start from what is true: without a killed run's lock, and without records that no longer hold."""
+    try:
+        require_writable(Path("results"))
+        # Only the one run that works in this folder mends it.
+        if hold_folder(Path(".snakemake")):
+            # A fetch that failed for a while is asked for again; a record of bytes that the cache no longer holds, too.
+            # A session that was killed when all was written is not measured again.
+            whole = whole_sessions(Path(".snakemake"), Path("results/records"))
+            for path in [*stale_records(Path(RECORDS), CACHE), *whole]:
+                path.unlink(missing_ok=True)
+    except OSError as error:
+        raise WorkflowError(str(refused(error) or error)) from None
+
+
 if workflow.exec_mode == ExecMode.DEFAULT:
     export_this_run()
-    # Only the one run that works in this folder mends it: a listing beside it (-n, --summary) finds it taken.
-    if hold_folder(Path(".snakemake")):
-        # A fetch that failed for a while is asked for again; a record of bytes that the cache no longer holds, too.
-        # A session that was killed when all was written is not measured again.
-        for path in [
-            *stale_records(Path(RECORDS), CACHE),
-            *whole_sessions(Path(".snakemake"), Path("results/records")),
-        ]:
-            path.unlink(missing_ok=True)
+    before_a_real_run(workflow, mend_what_is_here)
+
+# Logs tell how a job went; its result does not rest on them. A log that cannot be written (a full disk) is told, and
+# fails no job: Snakemake would remove the record of a session that is measured, written and closed.
+shell.prefix(
+    'set -euo pipefail; tee() {{ command tee "$@" || echo "$1 is not whole; no result rests on a log" >&2; }}; '
+)
 
 
 TEMPLATES = sorted(str(path) for path in (SCRIPTS / "findings" / "templates").iterdir())

@@ -408,8 +408,10 @@ def _start_once(
         running.watch_memory(memory_limit)
     try:
         _wait_healthy(running, status, begun + timeout_s, timeout_s)
-    except BaseException:
+    except BaseException as error:
         running.stop()
+        if isinstance(error, EngineFailure):
+            error.log_sha256 = running.log_sha256()
         raise
     running.startup_s = time.monotonic() - begun
     return running

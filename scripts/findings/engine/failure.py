@@ -65,8 +65,11 @@ _SIGNAL_WORDS = {
 class EngineFailure(RuntimeError):  # noqa: N818 - a refusal is an answer, not an error
     """An engine that did not do what was asked; an expected answer, with an outcome for the record.
 
-    `log` is the engine's (limited) log, `exit_code` the process's (negative = signal) or None while it lives.
+    `log` is the engine's (limited) log, `exit_code` the process's (negative = signal) or None while it lives,
+    `log_sha256` that of the whole log where its start failed.
     """
+
+    log_sha256: str = ""
 
     def __init__(self, outcome: Outcome, reason: str, log: str = "", exit_code: int | None = None) -> None:
         self.outcome = outcome
