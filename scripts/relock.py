@@ -27,11 +27,12 @@ TORCH_CPU = (
     ("6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b",),
 )
 CUDA_ONLY = re.compile(r"^((?:nvidia|cuda)-[a-z0-9-]+|triton)==", re.MULTILINE)
-CONVERTER_HEAD = (
-    "# fallback: converter-cuda.txt\n"
+WITH_TORCH = ("converter", "transformers")
+CPU_HEAD = (
+    "# fallback: {name}-cuda.txt\n"
     "# note: torch for the CPU, about 200 MB to download and 1 GB on disk (CPython 3.11, Linux x86-64)\n"
 )
-CONVERTER_CUDA_HEAD = (
+CUDA_HEAD = (
     "# note: torch from PyPI, on Linux the CUDA build: about 3 GB to download and 7 GB on disk. "
     "Smaller: let pip find torch 2.13.0+cpu (find-links or PyTorch's CPU index)\n"
 )
@@ -64,15 +65,15 @@ def engine_requirements(text: str) -> dict[str, str]:
     return {line[0]: line[1] for line in lines}
 
 
-def converter_locks(root: Path) -> dict[str, str]:
-    """The two locks of the converter: `converter` (torch for the CPU) and `converter-cuda` (torch as PyPI has it)."""
-    source = f"{ENVS}/converter.in"
+def torch_locks(root: Path, name: str) -> dict[str, str]:
+    """The two locks of an environment with torch: `name` (torch for the CPU) and `name`-cuda (torch as PyPI has it)."""
+    source = f"{ENVS}/{name}.in"
     cuda = compile_lock(root, source)
     small = compile_lock(root, source, skip=[*CUDA_ONLY.findall(cuda), "torch"])
     requirement, hashes = TORCH_CPU
     block = " \\\n".join([requirement, *(f"    --hash=sha256:{digest}" for digest in hashes)])
     kept = re.sub(r"\n# The following packages were excluded.*", "", small, flags=re.DOTALL).rstrip("\n")
-    return {"converter": f"{CONVERTER_HEAD}{kept}\n{block}\n", "converter-cuda": CONVERTER_CUDA_HEAD + cuda}
+    return {name: f"{CPU_HEAD.format(name=name)}{kept}\n{block}\n", f"{name}-cuda": CUDA_HEAD + cuda}
 
 
 def write_locks(root: Path, names: Sequence[str]) -> list[str]:
@@ -81,12 +82,16 @@ def write_locks(root: Path, names: Sequence[str]) -> list[str]:
     Raises RelockError for an unknown name or where uv fails; locks already written stay.
     """
     engines = engine_requirements((root / ENVS / "engines.in").read_text(encoding="utf-8"))
-    known = ["pipeline", "dev", "converter", "converter-cuda", *engines]
+    pairs = {name: (name, f"{name}-cuda") for name in WITH_TORCH}
+    known = ["pipeline", "dev", *(lock for pair in pairs.values() for lock in pair), *engines]
     unknown = sorted(set(names) - set(known))
     if unknown:
         raise RelockError(f"no such lock: {', '.join(unknown)}; there are {', '.join(known)}")
     wanted = [name for name in known if not names or name in names]
-    texts = converter_locks(root) if {"converter", "converter-cuda"} & set(wanted) else {}
+    texts: dict[str, str] = {}
+    for name, pair in pairs.items():
+        if set(pair) & set(wanted):
+            texts |= torch_locks(root, name)
     for name in wanted:
         if name in engines:
             text = compile_lock(root, "-", engines[name] + "\n")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from findings.cache import cache_root
-from findings.config import Configuration, Driver, Engine, Speculation, load_configuration
+from findings.config import Configuration, Engine, Speculation, load_configuration
 from findings.engine.arms import Launch, ServerSettings, translate
 from findings.engine.drivers import locate_binary
 from findings.engine.features import Features
@@ -48,7 +48,7 @@ def program(engine_id: str) -> Path:
     if record.outcome is not Outcome.OK:
         pytest.skip(f"SKIPPED, NOT TESTED: {engine_id} cannot be had here: {record.reason}")
     python = environment_python(record, cache())
-    return python if found.driver is Driver.XLLAMACPP else locate_binary(found, python)
+    return python if found.driver.in_python else locate_binary(found, python)
 
 
 @functools.cache

@@ -75,10 +75,21 @@ class ModelFormat(StrEnum):
 
 
 class Driver(StrEnum):
-    """How an engine is started: in a Python process of the binding, or as a llama-server executable."""
+    """How an engine is started: in a process of the binding, as a llama-server executable, or with transformers."""
 
     XLLAMACPP = "xllamacpp"
     LLAMA_SERVER = "llama-server"
+    TRANSFORMERS = "transformers"
+
+    @property
+    def in_python(self) -> bool:
+        """Whether its program is a Python interpreter that runs a host script of ours."""
+        return self is not Driver.LLAMA_SERVER
+
+    @property
+    def reads(self) -> ModelFormat:
+        """The format of the models that it loads."""
+        return ModelFormat.CHECKPOINT if self is Driver.TRANSFORMERS else ModelFormat.GGUF
 
 
 class Backend(StrEnum):

@@ -262,6 +262,12 @@ def _source_errors(documents: Mapping[str, Any]) -> list[str]:
             errors.append(f"{where}.environment: '' is empty; driver xllamacpp needs the name of a lock in envs/")
         if engine["driver"] == "xllamacpp" and (engine["binary"] or engine["archive"]):
             errors.append(f"{where}.binary: driver xllamacpp has no executable; remove binary and archive")
+        if engine["driver"] == "transformers" and engine["backend"] not in ("cpu", "cuda"):
+            errors.append(f"{where}.backend: {shorten(engine['backend'])}: driver transformers computes on cpu or cuda")
+        if engine["driver"] == "transformers" and engine["archive"]:
+            errors.append(f"{where}.archive: driver transformers runs in a Python; give environment or binary instead")
+        if (engine["build"] == 0) != (engine["driver"] == "transformers"):
+            errors.append(f"{where}.build: {engine['build']}: 0 is for driver transformers, which has no build number")
     everything = [*_ids(documents["models"]["models"]), *_ids(engines["converters"]), *_ids(engines["engines"])]
     for name, count in Counter(everything).items():
         if count > 1:
@@ -538,7 +544,7 @@ def _settings_errors(documents: Mapping[str, Any]) -> list[str]:
     engines = {item["id"]: item for item in documents["engines"]["engines"]}
     for name, binary in documents["config"]["binaries"].items():
         errors += _unknown(f"{file}: binaries", name, engines, "an engine")
-        if engines.get(name, {"driver": "llama-server"})["driver"] != "llama-server":
+        if engines.get(name, {"driver": "llama-server"})["driver"] == "xllamacpp":
             errors.append(f"{file}: binaries.{name}: {shorten(binary)}: this engine has no executable; remove it")
     return [*errors, *_host_errors(file, documents["config"], engines)]
 

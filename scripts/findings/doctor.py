@@ -18,7 +18,7 @@ from typing import Any
 import requests
 
 from findings import plan
-from findings.config import Configuration, Driver, Engine, MirrorKind, Model, ModelFormat, StudyAttempt
+from findings.config import Configuration, Engine, MirrorKind, Model, ModelFormat, StudyAttempt
 from findings.engine.drivers import locate_binary
 from findings.engine.failure import EngineFailure
 from findings.engine.probe import probe_features
@@ -27,6 +27,7 @@ from findings.gpu_checks import Check, checks
 from findings.host import HostFacts, host_facts, host_record
 from findings.measure import unmet_requirement
 from findings.mirrors import hub_endpoint
+from findings.programs import own_interpreter
 from findings.records import Outcome
 from findings.sources import checkpoint_key
 from findings.torch_probe import probe_python
@@ -135,12 +136,12 @@ def engine_state(engine: Engine, root: Path, cache: Path) -> EngineState:
             return EngineState(engine.id, False, there, words)
         python = python_in(folder)
         try:
-            program = python if engine.driver is Driver.XLLAMACPP else locate_binary(engine, python)
+            program = python if engine.driver.in_python else locate_binary(engine, python)
         except EngineFailure as failure:
             return EngineState(engine.id, False, False, failure.reason)
         return EngineState(engine.id, True, True, f"environment {engine.environment} is built", program)
     try:
-        program = locate_binary(engine)
+        program = own_interpreter(engine) if engine.driver.in_python else locate_binary(engine)
     except EngineFailure as failure:
         told = failure.reason.removeprefix(f"{engine.id}: ")
         words = f"{told}; name yours under `binaries`: {engine.note or 'a path, or a name on PATH'}"
@@ -306,7 +307,8 @@ def _asked(engine: Engine, state: EngineState, program: Path) -> tuple[EngineSta
         words = f"{state.words}, but it does not answer: {failure.outcome.value}: {failure.reason}"
         return replace(state, here=False, obtainable=False, words=words), ()
     listed = tuple(f"{device['name']}: {device.get('description', '')}" for device in features.devices)
-    return replace(state, words=f"{state.words}; {features.version}, build {features.build}"), listed
+    build = f", build {features.build}" if features.build else ""
+    return replace(state, words=f"{state.words}; {features.version}{build}"), listed
 
 
 def _torch(configuration: Configuration, cache: Path) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:

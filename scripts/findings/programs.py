@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import shutil
 from pathlib import Path, PureWindowsPath
 
 from findings.archives import ArchiveError
@@ -19,7 +20,7 @@ LIBRARIES = ("*.so", "*.so.*", "*.dll", "*.dylib")
 
 
 def engine_program(engine: Engine, records: Path, cache: Path) -> Path:
-    """The interpreter of the binding's environment, or the llama-server executable.
+    """The interpreter of the environment of the binding or of transformers, or the llama-server executable.
 
     `records` is results/records/<host>. A release archive is unpacked into the cache at first use. Raises
     EngineFailure(unavailable) where environment, archive or executable is missing.
@@ -30,13 +31,24 @@ def engine_program(engine: Engine, records: Path, cache: Path) -> Path:
         if record.outcome is not Outcome.OK:
             raise EngineFailure(Outcome.UNAVAILABLE, f"environment {engine.environment}: {record.reason}")
         python = environment_python(record, cache)
-    if engine.driver is Driver.XLLAMACPP:
-        if python is None:
-            raise EngineFailure(Outcome.UNAVAILABLE, f"{engine.id}: the driver xllamacpp needs an environment")
-        return python
+    if engine.driver.in_python:
+        return python or own_interpreter(engine)
     if engine.archive is not None:
         return released_program(engine, records, cache)
     return locate_binary(engine, python)
+
+
+def own_interpreter(engine: Engine) -> Path:
+    """The user's own Python for an engine, as a path or a name on PATH. Raises EngineFailure(unavailable)."""
+    if engine.driver is Driver.XLLAMACPP:
+        raise EngineFailure(Outcome.UNAVAILABLE, f"{engine.id}: the driver xllamacpp needs an environment")
+    direct = Path(engine.binary).expanduser()
+    found = str(direct) if direct.is_file() and os.access(direct, os.X_OK) else shutil.which(engine.binary)
+    if not engine.binary or not found:
+        said = f"{direct.name} is neither an executable file nor a name on PATH" if engine.binary else "no interpreter"
+        raise EngineFailure(Outcome.UNAVAILABLE, f"{engine.id}: {said}; name a Python with torch under `binaries`")
+    # Never resolved: the interpreter of a virtual environment is a link, and its folder is what makes it that.
+    return Path(found).absolute()
 
 
 def released_program(engine: Engine, records: Path, cache: Path) -> Path:
@@ -76,8 +88,11 @@ def executable_below(folder: Path, name: str) -> Path:
 def program_sha256(engine: Engine, program: Path) -> str:
     """sha256 of the binding's shared library, or of the executable together with the libraries beside it.
 
-    A release's llama-server is a small starter; what computes lies in libraries of the same folder.
+    A release's llama-server is a small starter; what computes lies in libraries of the same folder. For transformers it
+    is that of the lists of files (with their sha256) that torch and transformers were installed with.
     """
+    if engine.driver is Driver.TRANSFORMERS:
+        return _installed_sha256(program)
     if engine.driver is Driver.XLLAMACPP:
         libraries = sorted(program.parent.parent.glob("lib/python*/site-packages/xllamacpp/*.so"))
         return sha256_file(libraries[0]) if libraries else ""
@@ -85,6 +100,18 @@ def program_sha256(engine: Engine, program: Path) -> str:
     if not beside:
         return _sha256(program)
     return sha256_text("".join(f"{_sha256(path)}  {path.name}\n" for path in (program, *sorted(beside))))
+
+
+def _installed_sha256(python: Path) -> str:
+    """sha256 of what was installed of torch and transformers beside an interpreter; "" where no list is there."""
+    root = python.parent.parent
+    found = sorted(
+        path
+        for folder in ("lib/python*/site-packages", "Lib/site-packages")
+        for package in ("torch", "transformers")
+        for path in root.glob(f"{folder}/{package}-*.dist-info/RECORD")
+    )
+    return sha256_text("".join(f"{sha256_file(path)}  {path.parent.name}\n" for path in found)) if found else ""
 
 
 def _sha256(path: Path) -> str:

@@ -49,6 +49,13 @@ TYPE_NAMES: Mapping[Driver, Mapping[SpeculationType, tuple[str, ...]]] = {
         SpeculationType.NGRAM_MOD: ("ngram-mod",),
         SpeculationType.NGRAM_CACHE: ("ngram-cache",),
     },
+    # transformers' generators of candidates; "" is generation without one.
+    Driver.TRANSFORMERS: {
+        SpeculationType.NONE: ("",),
+        SpeculationType.DRAFT_SIMPLE: ("AssistedCandidateGenerator",),
+        SpeculationType.DRAFT_MTP: ("SinglePositionMultiTokenCandidateGenerator",),
+        SpeculationType.NGRAM_SIMPLE: ("PromptLookupCandidateGenerator",),
+    },
 }
 
 # Our word for a value -> names that builds have had for it, newest first. "{ngram}" stands for the type.
@@ -93,7 +100,16 @@ OPTION_NAMES: Mapping[Driver, Mapping[str, tuple[str, ...]]] = {
         "cap": ("--draft-max",),
         "floor": ("--draft-min",),
     },
+    Driver.TRANSFORMERS: {
+        "n_max": ("num_assistant_tokens",),
+        "p_min": ("assistant_confidence_threshold",),
+        "ngram_n": ("max_matching_ngram_size",),
+        "ngram_m": ("prompt_lookup_num_tokens",),
+    },
 }
+
+# What transformers has no setting for, and the value at which it does what is meant all the same.
+_TRANSFORMERS_FIXED: Mapping[str, float] = {"n_min": 0, "ngram_min_hits": 1}
 
 # The server's own settings, the same for every arm: what they are for, and their names; None = a flag without a value.
 _BINDING_SERVER: Mapping[str, tuple[str, ...]] = {
@@ -124,6 +140,8 @@ _BINDING_SERVER: Mapping[str, tuple[str, ...]] = {
     "offline": ("offline",),
     "verbosity": ("verbosity",),
 }
+# What a user may set of transformers_host.Settings beside the arm.
+_TRANSFORMERS_EXTRA = ("dtype", "attn_implementation")
 _FORBIDDEN_EXTRA = re.compile(
     r"(?i)^(--?(host|port|api-key.*|model|m|log-file|path|ssl-.*)|model\.path|hostnames?|port|api_keys)$"
 )
@@ -133,8 +151,9 @@ _FORBIDDEN_EXTRA = re.compile(
 class ServerSettings:
     """What every arm of a job shares. `ctx`, `batch` in tokens; `gpu_layers` as `-ngl`; paths of GGUF files.
 
-    `device` is llama.cpp's name of a device (`Vulkan0`), "" for the first of the backend. `extra` holds the user's own
-    flags for this driver: command-line words, or `attribute.path=value` for the binding.
+    For transformers `model` and `drafter` are checkpoints' folders. `device` is llama.cpp's name of a device
+    (`Vulkan0`), "" for the first of the backend. `extra` holds the user's own flags for this driver: command-line
+    words, or `attribute.path=value` for the binding and `name=value` for transformers.
     """
 
     model: Path
@@ -150,7 +169,7 @@ class ServerSettings:
 
 @dataclass(frozen=True)
 class Launch:
-    """An arm in the words of one build: `settings` for the binding, `flags` for llama-server.
+    """An arm in the words of one build: `settings` for the binding and transformers, `flags` for llama-server.
 
     `words` says, for the record, which name of this build stands for each of our words.
     """
@@ -190,8 +209,8 @@ def spec_types_of(driver: Driver, offered: Sequence[str]) -> dict[str, str]:
     """Our words for the kinds of speculation that a build offers -> the build's name for each."""
     found = {}
     for word, names in TYPE_NAMES[driver].items():
-        name = next((name for name in names if name in offered), "")
-        if name:
+        name = next((name for name in names if name in offered), None)
+        if name is not None:
             found[word.value] = name
     return found
 
@@ -237,13 +256,17 @@ def _missing(features: Features, names: Sequence[str]) -> str:
     for name in names:
         if name in features.removed:
             return f"{name}: {features.removed[name]}"
-    what = "attribute" if features.driver is Driver.XLLAMACPP else "flag"
+    what = {Driver.XLLAMACPP: "attribute", Driver.LLAMA_SERVER: "flag"}.get(features.driver, "field of its settings")
     return f"this build ({features.version}) has no {what} {' or '.join(names)}"
 
 
 def _type_missing(kind: SpeculationType, features: Features) -> Unsupported:
     """The refusal for a kind of speculation that the build does not offer."""
-    offered = ", ".join(sorted(features.spec_types.values())) or "none at all"
+    offered = ", ".join(sorted(filter(None, features.spec_types.values()))) or "none at all"
+    if features.driver is Driver.TRANSFORMERS:
+        named = TYPE_NAMES[features.driver].get(kind)
+        lacks = f"has no {named[0]}" if named else f"has no counterpart of {kind.value}"
+        return Unsupported(f"this build ({features.version}) {lacks}; it offers {offered}")
     if features.driver is Driver.XLLAMACPP:
         wanted = TYPE_NAMES[features.driver][kind][0]
         return Unsupported(
@@ -263,6 +286,8 @@ def translate(speculation: Speculation, features: Features, server: ServerSettin
         raise ValueError(f"speculation {kind.value} needs the path of a drafter")
     if kind.value not in features.spec_types:
         return _type_missing(kind, features)
+    if features.driver is Driver.TRANSFORMERS:
+        return _transformers_launch(speculation, features, server)
     values = speculation_values(speculation)
     wanted: dict[str, Any] = {}
     words: dict[str, str] = {}
@@ -472,3 +497,64 @@ def _server_launch(
             return Unsupported(_missing(features, [flag]))
     flags += server.extra
     return Launch(features.driver, kind, flags=tuple(flags), words=words, build=features.build)
+
+
+def _transformers_launch(speculation: Speculation, features: Features, server: ServerSettings) -> Launch | Unsupported:
+    """The launch for transformers: the settings of its host process.
+
+    A length of n-grams is the longest that transformers looks for; where it finds none, it looks for shorter ones.
+    """
+    kind = speculation.type
+    generator = features.spec_types[kind.value]
+    settings: dict[str, Any] = {
+        "model": str(server.model),
+        "device": "cpu",
+        "dtype": "float32",
+        "threads": server.threads,
+        "ctx": server.ctx,
+        "attn_implementation": "sdpa",
+        "generator": generator,
+    }
+    if server.backend is not Backend.CPU:
+        device = _torch_device(features, server)
+        if isinstance(device, Unsupported):
+            return device
+        # As stored (bfloat16 for Gemma): a GPU that is too old for it shows that in its speed or its refusal.
+        settings |= {"device": device, "dtype": "stored"}
+    words = {"type": f"generator={generator or 'none'}"}
+    for word, value in speculation_values(speculation).items():
+        if word in _TRANSFORMERS_FIXED or (word == "p_min" and kind is SpeculationType.DRAFT_MTP):
+            if value != _TRANSFORMERS_FIXED.get(word, 0.0):
+                return Unsupported(f"{generator} ({features.version}) has no setting for {word}, here {value}")
+            continue
+        names = _names(features.driver, word, kind)
+        name = features.first(names)
+        if not name:
+            return Unsupported(_missing(features, names))
+        settings[name], words[word] = value, name
+    if kind.needs_drafter:
+        on_cpu = settings["device"] == "cpu" or speculation.gpu_layers_draft == 0
+        settings |= {"assistant": str(server.drafter), "assistant_device": "cpu" if on_cpu else settings["device"]}
+        words["drafter"] = "assistant"
+    for text in server.extra:
+        name, separator, value = text.partition("=")
+        if not separator or name not in _TRANSFORMERS_EXTRA:
+            known = " or ".join(_TRANSFORMERS_EXTRA)
+            raise ValueError(f"engine_flags.transformers: {text!r}: write {known}=value; all else is the pipeline's")
+        settings[name] = value
+    return Launch(features.driver, kind, settings=settings, words=words, build=features.build)
+
+
+def _torch_device(features: Features, server: ServerSettings) -> str | Unsupported:
+    """torch's name of the first GPU, or why this torch cannot compute on it."""
+    if server.backend is not Backend.CUDA:
+        return Unsupported(f"this build ({features.version}) has no {server.backend.value} backend")
+    if not features.devices:
+        return Unsupported(f"this build ({features.version}, {features.system_info}) sees no CUDA device")
+    if server.gpu_layers < 999:
+        return Unsupported(f"transformers loads the whole model onto the GPU, not {server.gpu_layers} layers")
+    device = features.devices[0]
+    if device.get("compiled_for") != "carries":
+        name = f"{device.get('description')} (compute capability {device.get('compute_capability')})"
+        return Unsupported(f"this build ({features.version}) is not compiled for {name}: {device.get('by')}")
+    return "cuda:0"

@@ -1,9 +1,9 @@
 """Starts an engine's HTTP server in a process of its own, watches it, and always ends it.
 
-Both drivers (the binding's server inside a Python process, and a llama-server binary) listen on 127.0.0.1 at a port
-that nobody chose beforehand, with a random API key. The process is the leader of a session of its own and dies with
-us, also after `kill -9` (launcher.py): **start engines from a thread that lives as long as they should**, since Linux
-binds the parent-death signal to the thread that started the child.
+All drivers (the binding's server inside a Python process, a llama-server binary, and our host process for
+transformers) listen on 127.0.0.1 at a port that nobody chose beforehand, with a random API key. The process is the
+leader of a session of its own and dies with us, also after `kill -9` (launcher.py): **start engines from a thread that
+lives as long as they should**, since Linux binds the parent-death signal to the thread that started the child.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from typing import Self
 
 import psutil
 
-from findings.config import Driver, Engine
+from findings.config import Engine
 from findings.engine import client
 from findings.engine.arms import Launch
 from findings.engine.client import Completion, Endpoint
 from findings.engine.failure import EngineFailure, classify_exit, decisive_line, oom_kills
-from findings.engine.probe import HOST_SCRIPT, engine_environment
+from findings.engine.probe import HOST_SCRIPTS, engine_environment
 from findings.records import Outcome, write_text
 
 LAUNCHER = Path(__file__).with_name("launcher.py")
@@ -342,7 +342,7 @@ def start_engine(
 ) -> RunningEngine:
     """Start an engine's server and wait until it is healthy.
 
-    `python_or_binary`: the environment's Python for the binding, else the executable. `workdir` gets the log and the
+    `python_or_binary`: the environment's Python, or the executable of a llama-server. `workdir` gets the log and the
     driver's files. `memory_limit_bytes` bounds the resident memory, `address_space_bytes` the virtual one (0: none).
     Raises EngineFailure (refused, crashed, timed_out, out_of_memory, unavailable) with the engine's own words; no
     process is left then.
@@ -382,13 +382,14 @@ def _start_once(
     key = secrets.token_hex(16)
     status = workdir / "status.json"
     status.unlink(missing_ok=True)
-    if engine.driver is Driver.XLLAMACPP:
+    if engine.driver.in_python:
         settings = workdir / "settings.json"
         values = dict(launch.settings)
         if launch.fixed_port is not None:
             values["port"] = launch.fixed_port
         write_text(settings, json.dumps(values, indent=1) + "\n")
-        argv = [str(program), "-I", str(HOST_SCRIPT), "serve", str(settings.absolute()), str(status.absolute())]
+        script = str(HOST_SCRIPTS[engine.driver])
+        argv = [str(program), "-I", script, "serve", str(settings.absolute()), str(status.absolute())]
         env = engine_environment({"FINDINGS_ENGINE_KEY": key})
         endpoint = Endpoint("", key)
     else:
@@ -457,7 +458,7 @@ def _is_ours(running: RunningEngine) -> bool:
 
 
 def _address(status: Path) -> str:
-    """The address that the binding's host process reports, "" while there is none (its errors are in the log)."""
+    """The address that a host process reports, "" while there is none (its errors are in the log)."""
     try:
         return str(json.loads(status.read_text(encoding="utf-8")).get("address", ""))
     except (OSError, ValueError):

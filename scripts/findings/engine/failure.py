@@ -19,7 +19,7 @@ OUT_OF_MEMORY = re.compile(
     r"cudaMalloc failed: out of memory|CUDA error: out of memory|ErrorOutOfDeviceMemory|ErrorOutOfHostMemory"
     r"|failed to allocate (?:\S+ )?(?:buffer|compute|pinned)|unable to allocate \S+ buffer|alloc_tensor_range: failed"
     r"|Insufficient Memory|std::bad_alloc|\bbad_alloc\b|MemoryError|[Cc]annot allocate memory|GGML_ASSERT.*alloc"
-    r"|out of memory",
+    r"|can't allocate memory|out of memory",
     re.IGNORECASE,
 )
 REFUSED = re.compile(

@@ -14,7 +14,8 @@ class Features:
     """One probed build.
 
     `options` maps what can be set to its default: attribute paths of the binding (`speculative.draft.n_max`), or flags
-    of llama-server with every alias as a key (`--spec-draft-n-max`, default as text, "" where --help names none).
+    of llama-server with every alias as a key (`--spec-draft-n-max`, default as text, "" where --help names none), or
+    fields of transformers' GenerationConfig.
     `removed` maps flags that the build still knows only to refuse them to its own words. `spec_types` maps our words
     for speculation to the build's. `log_details` is the verbosity at which the build prints buffers and devices.
     """

@@ -1,7 +1,8 @@
 """Asks an engine, before any model is loaded, what it is and what it can do; the answer is a `probe` record.
 
-The binding is asked in a process of its environment's Python (xllamacpp_host.py probe); a llama-server binary by
-`--version` (which it prints on stderr), `--help` and `--list-devices`. A binary that dies is an outcome, not an error.
+The binding is asked in a process of its environment's Python (xllamacpp_host.py probe), transformers in the same way
+(with torch_probe's question for torch); a llama-server binary by `--version` (which it prints on stderr), `--help` and
+`--list-devices`. A binary that dies is an outcome, not an error.
 """
 
 from __future__ import annotations
@@ -21,9 +22,15 @@ from findings.engine.arms import spec_types_of
 from findings.engine.failure import EngineFailure, classify_exit, signal_words
 from findings.engine.features import Features
 from findings.records import Kind, Outcome, Record, clip_log, sha256_text, utc_now
+from findings.torch_probe import ProbeError, judge, parse_architectures
+from findings.torch_probe import ask as ask_torch
 
-HOST_SCRIPT = Path(__file__).with_name("xllamacpp_host.py")
+HOST_SCRIPTS = {
+    Driver.XLLAMACPP: Path(__file__).with_name("xllamacpp_host.py"),
+    Driver.TRANSFORMERS: Path(__file__).with_name("transformers_host.py"),
+}
 PROBE_TIMEOUT_S = 60.0
+TORCH_TIMEOUT_S = 300.0  # the first import of torch reads hundreds of megabytes
 OUTPUT_LIMIT = 4 * 2**20
 _VERSION = re.compile(r"^version:\s*(\S+)\s*\(([0-9a-f]+)\)", re.MULTILINE)
 _REMOVED = re.compile(r"the argument has been removed.*|\bremoved\b.*use .*", re.IGNORECASE)
@@ -220,14 +227,76 @@ def binding_features(raw: Mapping[str, Any]) -> Features:
 
 def _probe_binding(python: Path, timeout_s: float) -> tuple[Features, str]:
     """Features of the binding in the environment of `python`, and what it printed on stderr."""
-    answer = _ask([str(python), "-I", str(HOST_SCRIPT), "probe"], timeout_s)
+    raw, log = _ask_host(Driver.XLLAMACPP, python, timeout_s)
+    try:
+        return binding_features(raw), log
+    except (ValueError, KeyError, TypeError) as error:
+        raise EngineFailure(Outcome.CRASHED, f"the probe's answer cannot be read ({error})", str(raw)) from error
+
+
+def _ask_host(driver: Driver, python: Path, timeout_s: float) -> tuple[Mapping[str, Any], str]:
+    """What a host script prints about its package, and its stderr. Raises EngineFailure."""
+    answer = _ask([str(python), "-I", str(HOST_SCRIPTS[driver]), "probe"], timeout_s)
     if answer.exit_code != 0:
         outcome, reason = classify_exit(answer.exit_code, answer.stderr)
         raise EngineFailure(outcome, reason, answer.stderr, answer.exit_code)
     try:
-        return binding_features(json.loads(answer.stdout.splitlines()[-1])), answer.stderr
-    except (ValueError, KeyError, IndexError, TypeError) as error:
+        raw = json.loads(answer.stdout.splitlines()[-1])
+    except (ValueError, IndexError) as error:
         raise EngineFailure(Outcome.CRASHED, f"the probe's answer cannot be read ({error})", answer.stdout) from error
+    if not isinstance(raw, Mapping):
+        raise EngineFailure(Outcome.CRASHED, "the probe's answer is no object", answer.stdout)
+    return raw, answer.stderr
+
+
+def transformers_features(raw: Mapping[str, Any], torch: Mapping[str, Any]) -> Features:
+    """Features from what `transformers_host.py probe` and torch_probe's question printed.
+
+    A device is listed with what torch_probe's rule says of it: whether this torch was compiled for it.
+    """
+    words = list(torch["arch_list"]) or list(torch["arch_flags"] or ())
+    compiled = parse_architectures(words)
+    devices = []
+    for number, device in enumerate(torch["devices"]):
+        major, minor = device["capability"]
+        answer, by = judge(compiled, cuda_build=bool(torch["cuda"]), capability=10 * int(major) + int(minor))
+        devices.append(
+            {
+                "name": f"CUDA{number}",
+                "description": str(device["name"]),
+                "compute_capability": f"{major}.{minor}",
+                "compiled_for": answer.value,
+                "by": by,
+            }
+        )
+    return Features(
+        driver=Driver.TRANSFORMERS,
+        build=0,
+        version=f"transformers {raw['version']}, torch {torch['version']}",
+        commit=str(torch["git"]),
+        system_info=f"CUDA {torch['cuda'] or 'none'}, compiled for {' '.join(words) or 'no GPU'}",
+        devices=tuple(devices),
+        spec_types=spec_types_of(Driver.TRANSFORMERS, ["", *raw["generators"]]),
+        options=dict(raw["options"]),
+    )
+
+
+def _probe_transformers(python: Path, timeout_s: float) -> tuple[Features, str]:
+    """Features of transformers and torch in the environment of `python`, and what they printed on stderr."""
+    try:
+        answer, done = ask_torch(python, timeout_s)
+    except ProbeError as error:
+        raise EngineFailure(Outcome.UNAVAILABLE, str(error)) from error
+    if done.returncode != 0:
+        outcome, reason = classify_exit(done.returncode, done.stderr)
+        raise EngineFailure(outcome, f"importing torch: {reason}", done.stderr, done.returncode)
+    if "torch" not in answer:
+        raise EngineFailure(Outcome.UNAVAILABLE, f"{python.name}: no torch in its environment", done.stderr, 0)
+    raw, log = _ask_host(Driver.TRANSFORMERS, python, timeout_s)
+    try:
+        return transformers_features(raw, answer["torch"]), done.stderr + log
+    except (ValueError, KeyError, TypeError) as error:
+        raise EngineFailure(Outcome.CRASHED, f"the probe's answer cannot be read ({error})", str(raw)) from error
 
 
 def probe_features(engine: Engine, python_or_binary: Path, timeout_s: float = PROBE_TIMEOUT_S) -> tuple[Features, str]:
@@ -237,6 +306,8 @@ def probe_features(engine: Engine, python_or_binary: Path, timeout_s: float = PR
     """
     if engine.driver is Driver.XLLAMACPP:
         return _probe_binding(python_or_binary, timeout_s)
+    if engine.driver is Driver.TRANSFORMERS:
+        return _probe_transformers(python_or_binary, max(timeout_s, TORCH_TIMEOUT_S))
     return _probe_server(engine, python_or_binary, timeout_s)
 
 
@@ -260,7 +331,7 @@ def probe(engine: Engine, python_or_binary: Path, host: str = "", timeout_s: flo
         reason=reason,
         host=host,
         engine=engine.id,
-        argv=(python_or_binary.name, "probe" if engine.driver is Driver.XLLAMACPP else "--help"),
+        argv=(python_or_binary.name, "probe" if engine.driver.in_python else "--help"),
         exit_code=exit_code,
         seconds=round(time.monotonic() - begun, 3),
         started=started,
