@@ -513,13 +513,19 @@ def _plan_errors(
         errors.append(f"{where}.arms: {plan['arms']} has no baseline; add it")
     if plan["measure"] or plan["load"]:
         needed = ["target", *(arm["speculation"]["drafter"] for arm in arms if arm["speculation"]["drafter"])]
+        started = [*plan["measure"], *plan["load"], *plan["alternatives"].values()]
+        of_checkpoints = {item["id"] for item in documents["engines"]["engines"] if item["driver"] == "transformers"}
+        reads = {"checkpoint" if name in of_checkpoints else "gguf" for name in started}
+        if len(reads) > 1:
+            errors.append(f"{where}: {attempt['id']} mixes engines for checkpoints and for GGUF files; take one kind")
         for role in dict.fromkeys(needed):
             if role not in roles:
                 errors.append(
                     f"{where}.roles: role {role!r} is missing; {attempt['id']} needs {', '.join(dict.fromkeys(needed))}"
                 )
-            elif models.get(roles[role], {"format": "gguf"})["format"] != "gguf":
-                errors.append(f"{where}.roles.{role}: {shorten(roles[role])} is a checkpoint; an engine needs a gguf")
+            elif roles[role] in models and models[roles[role]]["format"] not in reads:
+                has, needs = models[roles[role]]["format"], min(reads)
+                errors.append(f"{where}.roles.{role}: {shorten(roles[role])} is a {has}; an engine needs a {needs}")
     for item in plan["convert"]:
         checkpoints = [name for name, model in models.items() if model["format"] == "checkpoint"]
         errors += _unknown(f"{where}.convert.checkpoint", item["checkpoint"], checkpoints, "a checkpoint")

@@ -124,7 +124,7 @@ def lookup(configuration: Configuration, files: Iterable[RecordFile]) -> Lookup:
         elif file.relative.startswith("precheck/"):
             record = record_of(file)
             predictions[(file.host, record.attempt, record.engine, record.arm)] = prediction_text(record)
-    engines |= {engine.id: (engine.build, str(engine.backend)) for engine in configuration.engines.values()}
+    engines |= {engine.id: (engine.build or None, str(engine.backend)) for engine in configuration.engines.values()}
     converters = {converter.id: converter.build for converter in configuration.converters.values()}
     models = {m.sha256: (m.id, m.quantization) for m in configuration.models.values() if m.sha256}
     return Lookup(engines, converters, models, predictions)

@@ -11,7 +11,7 @@ from typing import Any
 from findings import plan
 from findings.arm_runner import Blocked, Place, Ready, blocked_run, prepare, prompts_of, run_arm
 from findings.blocks import ArmRun
-from findings.config import Arm, ArmKind, Backend, Configuration, FindingKind, Prompt, Requirements
+from findings.config import Arm, ArmKind, Backend, Configuration, Driver, FindingKind, Prompt, Requirements
 from findings.costs import measure_costs
 from findings.inference import Claim, Metric
 from findings.job import Job
@@ -79,8 +79,9 @@ def measure_attempt(job: Job, attempt: str, engine_id: str, folder: Path, say: C
 
     def meter(active: Sequence[str]) -> Mapping[str, Any]:
         running = {n: p for n, p in bench.arms.items() if n in active and isinstance(p, Ready)}
-        drafting = {n: p for n, p in running.items() if p.drafter_path}
-        # N-grams cost nothing to propose, so only a drafter's price makes a break-even worth its time.
+        # N-grams cost nothing to propose, so only a drafter's price makes a break-even worth its time. Costs are timed
+        # with a cache that keeps the prompt between requests, which the host of transformers has not.
+        drafting = {n: p for n, p in running.items() if p.drafter_path and p.engine.driver is not Driver.TRANSFORMERS}
         return measure_costs(baseline, drafting, _most_drafted(running.values()), protocol) if drafting else {}
 
     return run_session(session, folder, arm_runner(configuration, bench), meter, say)
@@ -255,7 +256,7 @@ def _load_record(job: Job, attempt: str, engine_id: str, arm: Arm, run: ArmRun, 
         started=started,
         log_tail=run.log_tail,
         log_sha256=run.log_sha256,
-        versions={"build": str(plan.engine_of(job.configuration, attempt, engine_id, arm).build)},
+        versions={"build": str(plan.engine_of(job.configuration, attempt, engine_id, arm).build or "")},
         detail={
             "engagement": run.engagement.value,
             "drafted": sum(r.draft_n or 0 for r in reported) if reported else None,

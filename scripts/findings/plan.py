@@ -9,7 +9,17 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from findings.config import Arm, ArmKind, Configuration, Engine, Model, RemoteHost, SpeculationType, StudyAttempt
+from findings.config import (
+    Arm,
+    ArmKind,
+    Configuration,
+    Engine,
+    Model,
+    ModelFormat,
+    RemoteHost,
+    SpeculationType,
+    StudyAttempt,
+)
 
 TARGET_ROLE = "target"
 
@@ -102,9 +112,20 @@ def loaded_arms(configuration: Configuration, attempt: str) -> list[Arm]:
 
 
 def paired_arms(configuration: Configuration, attempt: str) -> list[Arm]:
-    """The arms with a drafter model, which the pre-check predicts."""
-    arms = configuration.arms_of(attempt)
-    return [arm for arm in arms if arm.kind is ArmKind.CANDIDATE and arm.speculation.type.needs_drafter]
+    """The arms with a drafter model, which the pre-check predicts: it reads GGUF files, no checkpoints."""
+    roles = configuration.study.roles_of(attempt)
+
+    def is_gguf(role: str) -> bool:
+        return role not in roles or configuration.models[roles[role]].format is ModelFormat.GGUF
+
+    return [
+        arm
+        for arm in configuration.arms_of(attempt)
+        if arm.kind is ArmKind.CANDIDATE
+        and arm.speculation.type.needs_drafter
+        and is_gguf(TARGET_ROLE)
+        and is_gguf(arm.speculation.drafter)
+    ]
 
 
 def load_trials(configuration: Configuration, attempt: str) -> list[Trial]:

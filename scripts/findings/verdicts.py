@@ -16,6 +16,7 @@ from findings.breakeven import break_even
 from findings.config import (
     Backend,
     Configuration,
+    Driver,
     Finding,
     FindingKind,
     PublishedScope,
@@ -138,7 +139,7 @@ def judge_speed(configuration: Configuration, finding: Finding, host: HostRecord
             )
         else:
             judged.append(_judge_session(configuration, finding, session, host.blocks(path)))
-        judged[-1] = replace(judged[-1], engine=engine_id, build=engine.build)
+        judged[-1] = replace(judged[-1], engine=engine_id, build=engine.build or None)
     return judged
 
 
@@ -393,7 +394,7 @@ def _per_engine(
         results = [replace(rule(load), arm=load.arm) for load in loads if load is not None]
         if results:
             build = configuration.engines[engine_id].build
-            judged.append(replace(_weakest(results), engine=engine_id, build=build))
+            judged.append(replace(_weakest(results), engine=engine_id, build=build or None))
     return judged or [not_testable("no engine was tried on this machine", f"snakemake --cores 1 {finding.attempt}")]
 
 
@@ -410,11 +411,11 @@ def _weakest(results: Sequence[Judgement]) -> Judgement:
 
 
 def judge_shipping(configuration: Configuration, finding: Finding, host: HostRecords) -> list[Judgement]:
-    """`not_shipped`: whether the engine offers n-gram speculation at all, by its own list of types."""
+    """`not_shipped`: whether a build of llama.cpp offers n-gram speculation at all, by its own list of types."""
     judged = []
     for engine_id in _engines_with(configuration, host, Kind.PROBE):
         record = host.get(f"probes/{engine_id}.json")
-        if record is None:
+        if record is None or configuration.engines[engine_id].driver is Driver.TRANSFORMERS:
             continue
         build = configuration.engines[engine_id].build
         if record.outcome is not Outcome.OK:

@@ -578,6 +578,21 @@ MISTAKES: dict[str, tuple[str, Change, tuple[str, ...]]] = {
         set_key("engines", "llama.cpp-b11549", "environment", ""),
         ("engines[llama.cpp-b11549].environment: '' is empty; driver xllamacpp needs",),
     ),
+    "transformers on Vulkan": (
+        "engines.yaml",
+        set_key("engines", "transformers-cuda", "backend", "vulkan"),
+        ("engines[transformers-cuda].backend: 'vulkan': driver transformers computes on cpu or cuda",),
+    ),
+    "transformers with a build of llama.cpp": (
+        "engines.yaml",
+        set_key("engines", "transformers-cuda", "build", 11549),
+        ("engines[transformers-cuda].build: 11549: 0 is for driver transformers",),
+    ),
+    "llama.cpp without a build": (
+        "engines.yaml",
+        set_key("engines", "llama.cpp-b11549", "build", 0),
+        ("engines[llama.cpp-b11549].build: 0: 0 is for driver transformers",),
+    ),
     "archive without a sha256": (
         "engines.yaml",
         lambda d: entry(d, "converters", "converter-b9002")["source"].pop("sha256"),

@@ -127,6 +127,14 @@ def test_shipping_is_what_the_build_offers(configuration: Configuration, types: 
     assert found[engine].verdict is verdict
 
 
+def test_prompt_lookup_of_transformers_says_nothing_about_builds_of_llama_cpp(configuration: Configuration) -> None:
+    engine = "transformers-5.24.0-cpu"
+    detail = {"spec_types": {"ngram_simple": "PromptLookupCandidateGenerator"}}
+    probe = Record(Kind.PROBE, engine, Outcome.OK, engine=engine, detail=detail)
+    found = verdicts(configuration, "attempt_6_not_shipped", (f"probes/{engine}.json", probe))
+    assert engine not in found
+
+
 @pytest.mark.parametrize(
     ("answer", "verdict"), [("carries", HOLDS), ("dropped", FAILS), ("no_cuda_build", UNTESTED), ("unknown", UNTESTED)]
 )
