@@ -27,11 +27,11 @@ from findings.engine.client import (
     server_settings,
     vocabulary_message,
 )
-from findings.engine.drivers import RunningEngine, start_engine
+from findings.engine.drivers import start_engine
 from findings.engine.failure import EngineFailure
 from findings.engine.features import features_from_detail
 from findings.engine.reported import backend_of_buffers, reported_settings
-from findings.machine import LoadWatch
+from findings.engine.serving import ServingEngine
 from findings.programs import engine_program, program_sha256
 from findings.records import Engagement, Outcome, Record, clip_log, read_record, sha256_text, utc_now
 from findings.sources import model_path
@@ -226,7 +226,7 @@ def _failed(blank: ArmRun, failure: EngineFailure, seconds: float) -> ArmRun:
 def _ask(
     blank: ArmRun,
     ready: Ready,
-    engine: RunningEngine,
+    engine: ServingEngine,
     prompts: Sequence[Prompt],
     predict_tokens: int,
     warmup_tokens: int,
@@ -243,7 +243,7 @@ def _ask(
         settings = server_settings(engine.endpoint)
     except EngineFailure as error:
         failure = error
-    with LoadWatch(engine.pid) as watch:
+    with engine.watch_load() as watch:
         for prompt in prompts if failure is None else ():
             try:
                 answer = engine.complete(prompt.text, predict_tokens, timeout_s)

@@ -6,11 +6,11 @@ import importlib
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import psutil
 
@@ -33,22 +33,50 @@ class LoadReport:
 
 
 @dataclass(frozen=True)
-class _Snapshot:
+class Snapshot:
+    """Counters of a machine at one moment: seconds since some start, bytes swapped, microjoules where it tells them.
+
+    `own_s` are the processor seconds that this pipeline itself has used there.
+    """
+
     at: float
     busy_s: float
-    total_s: float
     engine_s: float
-    own_s: float
-    swapped: int
+    own_s: float = 0.0
+    swapped: int = 0
+    energy_uj: int | None = None
 
 
-def _machine_times() -> tuple[float, float]:
-    """(busy, total) processor seconds of the machine since boot; stolen time counts as busy, waiting for disks not."""
+@dataclass(frozen=True)
+class Sample:
+    """What only a look in between tells: the engine's resident bytes, share of memory available, the GPU's readings."""
+
+    rss_bytes: int
+    available_share: float
+    gpu: Mapping[str, Any] | None = None
+
+
+class LoadSource(Protocol):
+    """A machine as it can be watched while an engine runs on it; None for what it does not tell (any more)."""
+
+    period_s: float
+
+    def cores(self) -> int:
+        """Cores that the engine may use."""
+
+    def snapshot(self) -> Snapshot | None:
+        """The counters now."""
+
+    def sample(self) -> Sample | None:
+        """A look now."""
+
+
+def _busy_seconds() -> float:
+    """Busy processor seconds of the machine since boot; stolen time counts as busy, waiting for disks not."""
     times = psutil.cpu_times()
     # user already holds guest time, nice holds guest_nice (proc(5)).
     busy = times.user + times.nice + times.system
-    busy += getattr(times, "irq", 0.0) + getattr(times, "softirq", 0.0) + getattr(times, "steal", 0.0)
-    return busy, busy + times.idle + getattr(times, "iowait", 0.0)
+    return float(busy + getattr(times, "irq", 0.0) + getattr(times, "softirq", 0.0) + getattr(times, "steal", 0.0))
 
 
 def process_cpu_seconds(pid: int) -> float:
@@ -68,81 +96,99 @@ def process_cpu_seconds(pid: int) -> float:
     return total
 
 
+class LocalLoad:
+    """This machine, and an engine on it; a sample costs next to nothing."""
+
+    period_s = SAMPLE_SECONDS
+
+    def __init__(self, engine_pid: int) -> None:
+        self._pid = engine_pid
+        self._gpu = _GpuReader()
+
+    def cores(self) -> int:
+        """Cores that this process may use."""
+        return usable_cores()
+
+    def snapshot(self) -> Snapshot:
+        """The counters now; the seconds of an engine that is gone are 0."""
+        own, swap = os.times(), psutil.swap_memory()
+        return Snapshot(
+            at=time.monotonic(),
+            busy_s=_busy_seconds(),
+            engine_s=process_cpu_seconds(self._pid),
+            own_s=own.user + own.system,
+            swapped=int(swap.sin + swap.sout),
+            energy_uj=_rapl_microjoules(),
+        )
+
+    def sample(self) -> Sample | None:
+        """A look now; None once the engine is gone."""
+        try:
+            rss = int(psutil.Process(self._pid).memory_info().rss)
+        except psutil.Error:
+            return None
+        memory = psutil.virtual_memory()
+        return Sample(rss, memory.available / max(memory.total, 1), self._gpu.read())
+
+
 class LoadWatch:
     """Context manager around the counted requests of one arm; `report` is there once it has closed.
 
     The share of others is the machine's busy time less the engine's and this process's, over the time of the cores
-    that this process may use. Sampling (memory, GPU) runs in a thread twice a second and costs next to nothing.
+    that the engine may use. A machine that stopped telling is not known to be quiet, so others had all of it.
     """
 
-    def __init__(self, engine_pid: int) -> None:
-        self._pid = engine_pid
+    def __init__(self, source: LoadSource) -> None:
+        self._source = source
         self._stop = threading.Event()
-        self._rss = 0
-        self._available = 1.0
-        self._gpu = _GpuSamples()
-        self._thread = threading.Thread(target=self._sample, daemon=True)
-        self._energy = _rapl_microjoules()
+        self._samples: list[Sample] = []
+        self._thread = threading.Thread(target=self._look, daemon=True)
         self.report: LoadReport | None = None
 
     def __enter__(self) -> Self:
-        self._start = self._snapshot()
+        self._start = self._source.snapshot()
         self._thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        end = self._snapshot()
+        end = self._source.snapshot()
         self._stop.set()
         self._thread.join(timeout=5)
-        self.report = self._summary(end)
+        self.report = load_report(self._start, end, self._source.cores(), list(self._samples))
 
-    def _snapshot(self) -> _Snapshot:
-        busy, total = _machine_times()
-        own = os.times()
-        swap = psutil.swap_memory()
-        return _Snapshot(
-            time.monotonic(),
-            busy,
-            total,
-            process_cpu_seconds(self._pid),
-            own.user + own.system,
-            int(swap.sin + swap.sout),
-        )
-
-    def _sample(self) -> None:
-        while True:
-            try:
-                self._rss = max(self._rss, int(psutil.Process(self._pid).memory_info().rss))
-            except psutil.Error:
-                return
-            memory = psutil.virtual_memory()
-            self._available = min(self._available, memory.available / max(memory.total, 1))
-            self._gpu.sample()
-            if self._stop.wait(SAMPLE_SECONDS):
+    def _look(self) -> None:
+        while (sample := self._source.sample()) is not None:
+            self._samples.append(sample)
+            if self._stop.wait(self._source.period_s):
                 return
 
-    def _summary(self, end: _Snapshot) -> LoadReport:
-        start = self._start
-        wall = max(end.at - start.at, 1e-9)
-        engine = max(end.engine_s - start.engine_s, 0.0)
-        own = end.own_s - start.own_s
-        others = max((end.busy_s - start.busy_s) - engine - own, 0.0)
-        machine: dict[str, Any] = {"memory_available_share": round(self._available, 4)}
-        if (gpu := self._gpu.summary()) is not None:
-            machine["gpu"] = gpu
-        after = _rapl_microjoules()
-        if self._energy is not None and after is not None and after >= self._energy:
-            machine["energy_j"] = (after - self._energy) / 1e6
-        return LoadReport(
-            wall_s=wall,
-            engine_cpu_s=engine,
-            other_cpu_share=round(min(others / (wall * usable_cores()), 1.0), 4),
-            rss_bytes=self._rss,
-            swap_bytes=max(end.swapped - start.swapped, 0),
-            machine=machine,
-        )
+
+def load_report(start: Snapshot | None, end: Snapshot | None, cores: int, samples: Sequence[Sample]) -> LoadReport:
+    """What happened between two snapshots on a machine with so many usable cores."""
+    rss = max((sample.rss_bytes for sample in samples), default=0)
+    machine: dict[str, Any] = {
+        "memory_available_share": round(min((sample.available_share for sample in samples), default=1.0), 4)
+    }
+    if (gpu := gpu_summary([sample.gpu for sample in samples if sample.gpu is not None])) is not None:
+        machine["gpu"] = gpu
+    if start is None or end is None:
+        return LoadReport(0.0, 0.0, 1.0, rss, 0, machine)
+    wall = max(end.at - start.at, 1e-9)
+    engine = max(end.engine_s - start.engine_s, 0.0)
+    others = max((end.busy_s - start.busy_s) - engine - (end.own_s - start.own_s), 0.0)
+    before, after = start.energy_uj, end.energy_uj
+    if before is not None and after is not None and after >= before:
+        machine["energy_j"] = (after - before) / 1e6
+    return LoadReport(
+        wall_s=wall,
+        engine_cpu_s=engine,
+        other_cpu_share=round(min(others / (wall * max(cores, 1)), 1.0), 4),
+        rss_bytes=rss,
+        swap_bytes=max(end.swapped - start.swapped, 0),
+        machine=machine,
+    )
 
 
 def _rapl_microjoules() -> int | None:
@@ -153,11 +199,10 @@ def _rapl_microjoules() -> int | None:
         return None
 
 
-class _GpuSamples:
+class _GpuReader:
     """Clocks, temperature, power, memory and throttle reasons of the first NVIDIA GPU; silent without NVML."""
 
     def __init__(self) -> None:
-        self._rows: list[dict[str, Any]] = []
         self._nvml: Any = None
         try:
             nvml: Any = importlib.import_module("pynvml")
@@ -170,10 +215,11 @@ class _GpuSamples:
             return
         self._nvml = nvml
 
-    def sample(self) -> None:
+    def read(self) -> dict[str, Any] | None:
+        """The readings that this GPU gives now; None without NVML."""
         nvml = self._nvml
         if nvml is None:
-            return
+            return None
         row: dict[str, Any] = {}
         readings: dict[str, Callable[[], Any]] = {
             "sm_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(self._handle, nvml.NVML_CLOCK_SM),
@@ -187,21 +233,23 @@ class _GpuSamples:
                 row[name] = read()
             except nvml.NVMLError:
                 continue
-        self._rows.append(row)
+        return row
 
-    def summary(self) -> dict[str, Any] | None:
-        if self._nvml is None or not self._rows:
-            return None
-        result: dict[str, Any] = {}
-        for name in ("sm_clock_mhz", "temperature_c", "power_w", "memory_used_bytes"):
-            values = [row[name] for row in self._rows if name in row]
-            if values:
-                result[f"{name}_min"], result[f"{name}_max"] = min(values), max(values)
-        mask = 0
-        for row in self._rows:
-            mask |= row.get("throttle_mask", 0)
-        result["throttle_reasons"] = throttle_names(mask)
-        return result
+
+def gpu_summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """Smallest and largest of each reading and the names of all throttle reasons; None where nothing was read."""
+    if not rows:
+        return None
+    result: dict[str, Any] = {}
+    for name in ("sm_clock_mhz", "temperature_c", "power_w", "memory_used_bytes"):
+        values = [row[name] for row in rows if name in row]
+        if values:
+            result[f"{name}_min"], result[f"{name}_max"] = min(values), max(values)
+    mask = 0
+    for row in rows:
+        mask |= row.get("throttle_mask", 0)
+    result["throttle_reasons"] = throttle_names(mask)
+    return result
 
 
 # Bits of nvmlClocksThrottleReasons (NVML API reference).

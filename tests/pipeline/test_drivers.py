@@ -18,9 +18,10 @@ from findings.config import Driver, Engine, Speculation, SpeculationType
 from findings.engine import client
 from findings.engine.arms import Launch, Unsupported, translate
 from findings.engine.client import Completion, Endpoint, complete
-from findings.engine.drivers import LOG_NAME, RunningEngine, locate_binary, start_engine
+from findings.engine.drivers import RunningEngine, locate_binary, start_engine
 from findings.engine.failure import EngineFailure
 from findings.engine.features import features_from_detail
+from findings.engine.limited_log import LOG_NAME
 from findings.engine.probe import probe, probe_features
 from findings.records import Engagement, Outcome
 

@@ -23,8 +23,9 @@ from findings.config import Backend, Driver, Engine, Speculation, SpeculationTyp
 from findings.engine import client, drivers
 from findings.engine.arms import Launch
 from findings.engine.client import Endpoint
-from findings.engine.drivers import LOG_HEAD_BYTES, LOG_NAME, LOG_TAIL_BYTES, RunningEngine, start_engine
+from findings.engine.drivers import RunningEngine, start_engine
 from findings.engine.failure import EngineFailure
+from findings.engine.limited_log import LOG_HEAD_BYTES, LOG_NAME, LOG_TAIL_BYTES
 from findings.records import Outcome
 
 FAKE = Engine("fake", 1, "2026-01", Driver.LLAMA_SERVER, Backend.CPU)

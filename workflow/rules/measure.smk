@@ -38,7 +38,7 @@ rule load:
         probe=engine_probes,
         models=arm_inputs,
         script=script("load"),
-        modules=modules("arm_runner", "engine/arms", "engine/client", "engine/drivers"),
+        modules=modules("arm_runner", "engine/arms", "engine/client", "engine/drivers", "engine/serving"),
     output:
         record="results/records/{host}/loads/{attempt}/{engine}/{arm}.json",
     log:
@@ -87,6 +87,7 @@ rule measure:
             "engine/arms",
             "engine/client",
             "engine/drivers",
+            "engine/serving",
         ),
     output:
         record="results/records/{host}/measure/{attempt}/{engine}/session.json",

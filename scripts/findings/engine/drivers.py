@@ -9,7 +9,6 @@ lives as long as they should**, since Linux binds the parent-death signal to the
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import secrets
@@ -20,100 +19,27 @@ import subprocess
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import psutil
 
 from findings.config import Engine
-from findings.engine import client
 from findings.engine.arms import Launch
-from findings.engine.client import Completion, Endpoint
-from findings.engine.failure import EngineFailure, classify_exit, decisive_line, oom_kills
+from findings.engine.client import Endpoint
+from findings.engine.failure import EngineFailure, oom_kills
+from findings.engine.limited_log import LOG_NAME, LimitedLog
 from findings.engine.probe import HOST_SCRIPTS, engine_environment
+from findings.engine.serving import ServingEngine, Usage
+from findings.machine import LoadWatch, LocalLoad
 from findings.records import Outcome, write_text
 
 LAUNCHER = Path(__file__).with_name("launcher.py")
-LOG_HEAD_BYTES = 512 * 1024
-LOG_TAIL_BYTES = 512 * 1024
 STOP_WAIT_S = 5.0
 # How long the last lines of a dead engine may take: on a busy machine they come late, and they hold the reason.
 LAST_WORDS_S = 10.0
-POLL_S = 0.05
 PORT_ATTEMPTS = 3
-LOG_NAME = "engine.log"
-
-
-class LimitedLog:
-    """The first and the last bytes of a stream, the sha256 and length of all of it; memory stays bounded.
-
-    The head is written to the file as it comes; the tail when the stream ends.
-    """
-
-    def __init__(self, path: Path, head: int = LOG_HEAD_BYTES, tail: int = LOG_TAIL_BYTES) -> None:
-        self._file = path.open("wb")
-        self._head_limit, self._tail_limit = head, tail
-        self._head = bytearray()
-        self._tail: deque[bytes] = deque()
-        self._tail_bytes = 0
-        self._hash = hashlib.sha256()
-        self._lock = threading.Lock()
-        self.total_bytes = 0
-
-    def write(self, data: bytes) -> None:
-        """Take the next bytes of the stream."""
-        with self._lock:
-            self._hash.update(data)
-            self.total_bytes += len(data)
-            room = self._head_limit - len(self._head)
-            if room > 0:
-                self._head += data[:room]
-                with contextlib.suppress(OSError, ValueError):  # a full disk must not stop the engine's pipe
-                    self._file.write(data[:room])
-                    self._file.flush()
-                data = data[room:]
-            if data:
-                self._tail.append(data)
-                self._tail_bytes += len(data)
-                while self._tail_bytes - len(self._tail[0]) >= self._tail_limit:
-                    self._tail_bytes -= len(self._tail.popleft())
-
-    def text(self) -> str:
-        """Head and tail as text, with a line that says how much is left out between them."""
-        with self._lock:
-            head, tail = bytes(self._head), b"".join(self._tail)[-self._tail_limit :]
-            left_out = self.total_bytes - len(head) - len(tail)
-        middle = f"\n[... {left_out} bytes left out ...]\n".encode() if left_out else b""
-        return (head + middle + tail).decode("utf-8", "replace")
-
-    def sha256(self) -> str:
-        """sha256 of the whole stream so far, as hex."""
-        with self._lock:
-            return self._hash.hexdigest()
-
-    def close(self) -> None:
-        """Write the tail to the file and close it."""
-        text = self.text()
-        with contextlib.suppress(OSError, ValueError):
-            self._file.seek(0)
-            self._file.truncate()
-            self._file.write(text.encode("utf-8", "replace"))
-            self._file.close()
-
-
-@dataclass(frozen=True)
-class Usage:
-    """What an engine used so far: CPU seconds (user and system, children included), bytes, wall seconds."""
-
-    cpu_s: float = 0.0
-    wall_s: float = 0.0
-    rss_bytes: int = 0
-    peak_rss_bytes: int = 0
-    swap_bytes: int = 0
+STATUS_NAME = "status.json"
 
 
 def _status_bytes(pid: int, key: str) -> int:
@@ -164,36 +90,15 @@ def locate_binary(engine: Engine, environment_python: Path | None = None, config
     )
 
 
-class RunningEngine:
-    """An engine's server that answers. Use it as a context manager, or call `stop()`."""
+class RunningEngine(ServingEngine):
+    """An engine's server on this machine. Use it as a context manager, or call `stop()`."""
 
     def __init__(self, process: subprocess.Popen[bytes], log: LimitedLog, launch: Launch, workdir: Path) -> None:
-        self._process, self._log, self._workdir = process, log, workdir
-        self._started = time.monotonic()
+        super().__init__(log, launch)
+        self._process, self._workdir = process, workdir
         self._oom_before = oom_kills()
-        self._last = Usage()
-        self._limit = 0
-        self._over_limit = False
-        self._asked_to_stop = False
-        self._stopped = threading.Event()
-        self.launch = launch
-        self.endpoint = Endpoint("")
-        self.startup_s = 0.0
         self._pump = threading.Thread(target=self._copy_log, daemon=True)
         self._pump.start()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-
-    @property
-    def base_url(self) -> str:
-        """Where the server answers, `http://127.0.0.1:<port>`."""
-        return self.endpoint.url
 
     @property
     def pid(self) -> int:
@@ -205,14 +110,6 @@ class RunningEngine:
         """Exit code, negative for a signal; None while it runs."""
         return self._process.poll()
 
-    def log_text(self) -> str:
-        """The log so far, head and tail."""
-        return self._log.text()
-
-    def log_sha256(self) -> str:
-        """sha256 of the whole log so far, also of what was left out of the text."""
-        return self._log.sha256()
-
     def _copy_log(self) -> None:
         stream = self._process.stdout
         if stream is None:
@@ -220,19 +117,6 @@ class RunningEngine:
         with contextlib.suppress(OSError, ValueError):
             while data := os.read(stream.fileno(), 65536):
                 self._log.write(data)
-
-    def watch_memory(self, limit_bytes: int) -> None:
-        """Kill the engine as soon as its resident memory goes above `limit_bytes` (looked at five times a second)."""
-        self._limit = limit_bytes
-
-        def watch() -> None:
-            while not self._stopped.wait(0.2) and self._process.poll() is None:
-                if self.usage().rss_bytes > limit_bytes:
-                    self._over_limit = True
-                    self._kill_group()
-                    return
-
-        threading.Thread(target=watch, daemon=True).start()
 
     def usage(self) -> Usage:
         """What the engine has used so far; after its end the last values that were read."""
@@ -257,40 +141,38 @@ class RunningEngine:
         )
         return self._last
 
-    def failure(self) -> EngineFailure | None:
-        """Why the engine has ended although nobody asked it to; None while it runs or after `stop()`."""
-        code = self._process.poll()
-        if code is None or self._asked_to_stop:
-            return None
+    def watch_load(self) -> LoadWatch:
+        """A context manager that watches this machine; its `report` is there once it has closed."""
+        return LoadWatch(LocalLoad(self.pid))
+
+    def _wait_for_end(self, seconds: float) -> None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=seconds)
+
+    def _wait_for_last_words(self) -> None:
         self._pump.join(timeout=LAST_WORDS_S)
-        log = self.log_text()
-        if self._over_limit:
-            reason = f"killed by the pipeline: resident memory above the limit of {self._limit / 2**20:.0f} MiB"
-            return EngineFailure(Outcome.OUT_OF_MEMORY, reason, log, code)
-        outcome, reason = classify_exit(code, log, oom_kills() > self._oom_before)
-        return EngineFailure(outcome, reason, log, code)
 
-    def explain(self, failure: EngineFailure) -> EngineFailure:
-        """The better of two reasons: that of the process's end, where it has ended, else the client's own."""
-        if failure.outcome is not Outcome.TIMED_OUT:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(timeout=1.0)  # a dying process first closes its connections
-        found = self.failure()
-        if found is None:
-            return EngineFailure(failure.outcome, failure.reason, self.log_text(), failure.exit_code)
-        return EngineFailure(found.outcome, f"{found.reason} (during a request)", found.log, found.exit_code)
+    def _oom_killed(self) -> bool:
+        return oom_kills() > self._oom_before
 
-    def complete(self, prompt: str, n_predict: int, timeout_s: float, seed: int = 1) -> Completion:
-        """`client.complete` on this server; a crash of the engine during it is reported as that.
+    def _look_for_address(self) -> None:
+        """The address that the binding's host process reports, once it does (its errors are in the log)."""
+        if self.endpoint.url:
+            return
+        with contextlib.suppress(OSError, ValueError):
+            told = json.loads((self._workdir / STATUS_NAME).read_text(encoding="utf-8"))
+            self.endpoint = Endpoint(str(told.get("address", "")), self.endpoint.key)
 
-        Raises EngineFailure.
-        """
+    def _is_ours(self) -> bool:
+        port = int(self.endpoint.url.rpartition(":")[2])
         try:
-            completion = client.complete(self.endpoint, prompt, n_predict, timeout_s, seed=seed)
-        except EngineFailure as failure:
-            raise self.explain(failure) from failure
-        self.usage()
-        return completion
+            process = psutil.Process(self.pid)
+            found = [one for member in (process, *process.children()) for one in member.net_connections("tcp")]
+        except psutil.AccessDenied:
+            return True
+        except psutil.Error:
+            return False
+        return any(one.status == psutil.CONN_LISTEN and one.laddr.port == port for one in found)
 
     def stop(self) -> Usage:
         """End the engine (terminate, wait, kill its whole group) and return what it used; may be called twice."""
@@ -299,20 +181,18 @@ class RunningEngine:
             self._asked_to_stop = True
             with contextlib.suppress(OSError):
                 self._process.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(timeout=STOP_WAIT_S)
-        self._kill_group()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=STOP_WAIT_S)
+            self._wait_for_end(STOP_WAIT_S)
+        self._kill()
+        self._wait_for_end(STOP_WAIT_S)
         if not self._stopped.is_set():
             self._stopped.set()
             self._pump.join(timeout=2.0)
             if self._process.stdout is not None:
                 self._process.stdout.close()
-            self._log.close()
+            self._finish_log()
         return usage
 
-    def _kill_group(self) -> None:
+    def _kill(self) -> None:
         with contextlib.suppress(OSError):
             os.killpg(self.pid, signal.SIGKILL)
 
@@ -380,7 +260,7 @@ def _start_once(
     """One attempt of `start_engine`."""
     begun = time.monotonic()
     key = secrets.token_hex(16)
-    status = workdir / "status.json"
+    status = workdir / STATUS_NAME
     status.unlink(missing_ok=True)
     if engine.driver.in_python:
         settings = workdir / "settings.json"
@@ -408,7 +288,7 @@ def _start_once(
     if memory_limit:
         running.watch_memory(memory_limit)
     try:
-        _wait_healthy(running, status, begun + timeout_s, timeout_s)
+        running.wait_healthy(begun + timeout_s, timeout_s)
     except BaseException as error:
         running.stop()
         if isinstance(error, EngineFailure):
@@ -416,50 +296,3 @@ def _start_once(
         raise
     running.startup_s = time.monotonic() - begun
     return running
-
-
-def _wait_healthy(running: RunningEngine, status: Path, deadline: float, timeout_s: float) -> None:
-    """Return when the server says it is healthy; raise EngineFailure when it ends, or does not within the time."""
-    while True:
-        found = running.failure()
-        if found is not None:
-            raise found
-        if not running.endpoint.url:
-            address = _address(status)
-            if address:
-                running.endpoint = Endpoint(address, running.endpoint.key)
-        healthy = bool(running.endpoint.url) and client.healthy(running.endpoint, timeout_s=2.0)
-        if healthy and running.failure() is None and _is_ours(running):
-            return
-        if time.monotonic() > deadline:
-            log = running.log_text()
-            last = decisive_line(log) or next((line for line in reversed(log.splitlines()) if line.strip()), "no log")
-            raise EngineFailure(
-                Outcome.TIMED_OUT, f"not healthy within {timeout_s:g} s; last words: {last.strip()}", log
-            )
-        running.usage()
-        time.sleep(POLL_S)
-
-
-def _is_ours(running: RunningEngine) -> bool:
-    """Whether the engine itself listens at its address: on a taken port somebody else's server is the one that answers.
-
-    True where the system does not let us look (the engine's own exit tells then).
-    """
-    port = int(running.endpoint.url.rpartition(":")[2])
-    try:
-        process = psutil.Process(running.pid)
-        found = [one for member in (process, *process.children()) for one in member.net_connections("tcp")]
-    except psutil.AccessDenied:
-        return True
-    except psutil.Error:
-        return False
-    return any(one.status == psutil.CONN_LISTEN and one.laddr.port == port for one in found)
-
-
-def _address(status: Path) -> str:
-    """The address that a host process reports, "" while there is none (its errors are in the log)."""
-    try:
-        return str(json.loads(status.read_text(encoding="utf-8")).get("address", ""))
-    except (OSError, ValueError):
-        return ""
