@@ -16,7 +16,7 @@ from findings.cache import cache_root
 from findings.environments import environment_python
 from findings.job import configured, given_overrides, progress
 from findings.records import Kind, Outcome, Record, RecordError, read_record, redact, utc_now, write_record
-from findings.torch_probe import ProbeError, not_probed, probe_python, probe_wheel
+from findings.torch_probe import ProbeError, probe_index, probe_python, probe_wheel
 from findings.writing import command
 
 
@@ -43,7 +43,7 @@ def configured_probe(given: argparse.Namespace) -> Record:
     if given.python:
         return probe_python(wheel.id, given.python.absolute(), wheel.version)
     if not wheel.environment:
-        return not_probed(wheel.id, wheel.version, wheel.channel)
+        return probe_index(wheel)
     environment = read_record(given.records / "environments" / f"{wheel.environment}.json")
     if environment.outcome is not Outcome.OK:
         reason = f"environment {wheel.environment} is {environment.outcome.value}: {environment.reason}"

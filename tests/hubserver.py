@@ -231,16 +231,17 @@ def _handler(hub: HubServer) -> type[http.server.BaseHTTPRequestHandler]:
                 data = data + b"more"
             elif kind == "shorter":
                 data = data[:-4]
-            start = 0
-            match = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
+            start, end = 0, len(data)
+            match = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
             if match and kind != "no_range" and self.headers.get("If-Range", etag) == etag:
                 start = int(match[1]) + (1 if kind == "other_range" else 0)
                 if start >= len(data) or kind == "no_such_range":
                     self._send(416, {"Content-Range": f"bytes */{len(data)}"})
                     return
-                headers["Content-Range"] = f"bytes {start}-{len(data) - 1}/{len(data)}"
-            body = data[start:]
-            self.send_response(206 if start else 200)
+                end = min(end, int(match[2]) + 1) if match[2] else end
+                headers["Content-Range"] = f"bytes {start}-{end - 1}/{len(data)}"
+            body = data[start:end]
+            self.send_response(206 if "Content-Range" in headers and (start or (match and match[2])) else 200)
             lied = {"Transfer-Encoding": "chunked"} if kind == "endless" else {"Content-Length": str(len(body))}
             for name, value in {**headers, **lied}.items():
                 self.send_header(name, value)

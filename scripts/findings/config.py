@@ -254,13 +254,19 @@ class Converter:
 
 @dataclass(frozen=True)
 class TorchWheel:
-    """One build of PyTorch to be asked for its GPU architectures; `cuda` is the toolkit ("" for a CPU build)."""
+    """One build of PyTorch to be asked for its GPU architectures; `cuda` is the toolkit ("" for a CPU build).
+
+    Installed by this project (`environment`), or read from its wheel where pip would find it (by `wheel_file`, else by
+    version), of which only the library that holds the list is fetched, pinned by `library_sha256`.
+    """
 
     id: str
     version: str
     channel: str
     cuda: str = ""
     environment: str = ""
+    wheel_file: str = ""
+    library_sha256: str | None = None
     date: str = ""
     note: str = ""
 
@@ -378,7 +384,8 @@ class Finding:
 
     `hardware_matters` false: the two scopes coincide wherever the software is the same. `arm` and `prompt_class` name
     what is judged; `metric` is tg (generation) or pp (prompt evaluation); `claimed` false: the study left the question
-    open and this project asks it; `claims` are ids of derived claims in config/published.yaml.
+    open and this project asks it; `claims` are ids of derived claims in config/published.yaml. `cuda_from` and
+    `cuda_to` bound the CUDA toolkits of the PyTorch builds that it speaks about.
     """
 
     id: str
@@ -395,6 +402,8 @@ class Finding:
     prompt_class: str = "all"
     metric: str = "tg"
     claimed: bool = True
+    cuda_from: str = ""
+    cuda_to: str = ""
     place: str = ""
     advice: str = ""
     published_root_cause: str = ""

@@ -26,7 +26,7 @@ PROGRESS_EVERY_S = 3.0
 # Fetching something whose size nobody tells ends here; nothing that this project uses is larger.
 UNKNOWN_SIZE_LIMIT_BYTES = 64 * 1024 * MIB
 TRANSIENT = {"no_network", "timed_out", "server_error", "rate_limited", "cut", "disk_full", "read_only", "busy"}
-_CONTENT_RANGE = re.compile(r"^bytes (\d+)-(\d+)/(\d+|\*)$")
+CONTENT_RANGE = re.compile(r"^bytes (\d+)-(\d+)/(\d+|\*)$")
 
 
 class FetchError(Exception):
@@ -242,7 +242,7 @@ class _Transfer:
     def _check_status(self, response: httpx2.Response) -> None:
         status = response.status_code
         if status == 206:
-            match = _CONTENT_RANGE.match(response.headers.get("Content-Range", ""))
+            match = CONTENT_RANGE.match(response.headers.get("Content-Range", ""))
             if self.size == 0 or match is None or int(match[1]) != self.size:
                 self.forget()
                 raise _RetryError("cut", "the server answered with another range than asked for")
@@ -339,7 +339,7 @@ def _check_content(response: httpx2.Response, request: Request) -> None:
     encoded = response.headers.get("Content-Encoding", "identity") not in ("", "identity")
     length = response.headers.get("Content-Length", "")
     total = int(length) if length.isdigit() and response.status_code == 200 and not encoded else None
-    match = _CONTENT_RANGE.match(response.headers.get("Content-Range", ""))
+    match = CONTENT_RANGE.match(response.headers.get("Content-Range", ""))
     if response.status_code == 206 and match and match[3] != "*":
         total = int(match[3])
     same_size = total is not None and total == request.size_bytes

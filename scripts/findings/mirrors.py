@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import logging
 import os
+import re
 import ssl
 import subprocess
 import sys
@@ -253,7 +254,7 @@ def _ssl_context(settings: Mapping[str, str]) -> ssl.SSLContext | bool:
 
 
 @contextlib.contextmanager
-def _finder() -> Iterator[Any]:
+def package_finder() -> Iterator[Any]:
     """A package finder that looks where pip would look."""
     from unearth import PackageFinder  # noqa: PLC0415 - slow to import, and needed only here
     from unearth.auth import MultiDomainBasicAuth  # noqa: PLC0415
@@ -298,6 +299,29 @@ class _Heard(logging.Handler):
         self.server_failed = self.server_failed or "Server Error" in record.getMessage()
 
 
+@contextlib.contextmanager
+def _asking_index(absent: str) -> Iterator[None]:
+    """Failures of the package index as FetchError; a search that ends without a result is `not_found`: `absent`."""
+    heard = _Heard()
+    logger = logging.getLogger("unearth")
+    logger.addHandler(heard)
+    logger.propagate = False
+    try:
+        yield
+    except httpx2.TimeoutException:
+        raise FetchError("timed_out", "the package index did not answer in time") from None
+    except httpx2.TooManyRedirects:
+        raise FetchError("redirect_loop", "the package index redirects in a circle") from None
+    except httpx2.HTTPError as error:
+        raise FetchError("no_network", f"no connection to the package index ({short(error)})") from None
+    except LookupError:
+        if heard.server_failed:
+            raise FetchError("server_error", "the package index failed; try again") from None
+        raise FetchError("not_found", f"{absent} (see `pip config list`, or the network)") from None
+    finally:
+        logger.removeHandler(heard)
+
+
 def _find_package(finder: Any, wanted: PypiPart, packaging: str) -> Any:
     """The link of a package's file: its wheel for this machine (else any), or its sdist. Raises FetchError."""
     try:
@@ -306,36 +330,33 @@ def _find_package(finder: Any, wanted: PypiPart, packaging: str) -> Any:
         raise FetchError(
             "refused", f"{wanted.version!r} is not a version: mend the mirror of {wanted.package}"
         ) from None
-    heard = _Heard()
-    logger = logging.getLogger("unearth")
-    logger.addHandler(heard)
-    logger.propagate = False
-    try:
+    with _asking_index(f"pip's index has no {packaging} of {wanted.package} {wanted.version}"):
         for finder.ignore_compatibility in (False, True):
             for package in finder.find_all_packages(wanted.package, allow_yanked=True):
                 kind = "wheel" if package.link.is_wheel else "sdist"
                 with contextlib.suppress(InvalidVersion):
                     if kind == packaging and package.version and Version(package.version) == version:
                         return package.link
-    except httpx2.TimeoutException:
-        raise FetchError("timed_out", "the package index did not answer in time") from None
-    except httpx2.TooManyRedirects:
-        raise FetchError("redirect_loop", "the package index redirects in a circle") from None
-    except httpx2.HTTPError as error:
-        raise FetchError("no_network", f"no connection to the package index ({short(error)})") from None
-    finally:
-        logger.removeHandler(heard)
-    if heard.server_failed:
-        raise FetchError("server_error", "the package index failed; try again")
-    raise FetchError(
-        "not_found",
-        f"pip's index has no {packaging} of {wanted.package} {wanted.version} (see `pip config list`, or the network)",
-    )
+        raise LookupError(wanted.package)
+
+
+def find_file(finder: Any, package: str, name: re.Pattern[str], absent: str) -> Any:
+    """The link of the file of a package whose name matches whole; one on disk comes first.
+
+    It may be for any machine. Raises FetchError, with `absent` where there is none.
+    """
+    with _asking_index(absent):
+        finder.ignore_compatibility = True
+        links = [found.link for found in finder.find_all_packages(package, allow_yanked=True)]
+        matching = [link for link in links if name.fullmatch(link.filename)]
+        if not matching:
+            raise LookupError(package)
+        return min(matching, key=lambda link: (not link.is_file, link.filename))
 
 
 def _from_index(mirror: Mirror, wanted: Wanted, part: Path, place: Place) -> Fetched:
     parts = parts_of(mirror)
-    with _finder() as finder:
+    with package_finder() as finder:
         if len(parts) == 1 and not parts[0].file:
             link = _find_package(finder, parts[0], mirror.packaging)
             return Fetched(_fetch_link(finder.session, link, wanted, part, place))

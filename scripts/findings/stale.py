@@ -14,13 +14,13 @@ PLACES = ("cache_path", "python")
 
 
 def is_stale(record: Record, cache: Path) -> bool:
-    """Whether a record of a download or an environment should be made anew.
+    """Whether a record of a download, an environment or a build of PyTorch should be made anew.
 
     True for `unavailable` with detail.retryable (no network, a server's failure, a full disk), and for `ok` where the
     cache does not hold the thing; False for every other kind of record and for refusals that only an edit can mend
     (those change the job's parameters or inputs, so Snakemake notices them itself).
     """
-    if record.kind not in (Kind.DOWNLOAD, Kind.ENVIRONMENT):
+    if record.kind not in (Kind.DOWNLOAD, Kind.ENVIRONMENT, Kind.TORCH):
         return False
     if record.outcome is not Outcome.OK:
         return bool(record.detail.get("retryable"))
@@ -29,9 +29,9 @@ def is_stale(record: Record, cache: Path) -> bool:
 
 
 def stale_records(records: Path, cache: Path) -> list[Path]:
-    """Files of stale records below `records`/sources and `records`/environments; an unreadable one counts, too."""
+    """Files of stale records of what is fetched, below `records`; an unreadable one counts, too."""
     found = []
-    for folder in ("sources", "environments"):
+    for folder in ("sources", "environments", "torch"):
         for path in sorted((records / folder).glob("*.json")):
             try:
                 stale = is_stale(read_record(path), cache)

@@ -12,6 +12,7 @@ bound to its own architecture, one that ends in `f` to its family.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -23,15 +24,15 @@ from enum import StrEnum
 from pathlib import Path
 from typing import IO, Any
 
+from findings.config import TorchWheel
+from findings.download import TRANSIENT, FetchError
+from findings.index_wheel import opened_wheel
 from findings.records import Kind, Outcome, Record, clip_log, redact, sha256_text, utc_now
 
 PASCAL = 61
 """Compute capability 6.1, as the study's GTX 1060, times ten."""
 LIBRARIES = ("flash-attn", "vllm", "bitsandbytes", "sglang", "xformers", "triton")
 PROBE_TIMEOUT_S = 300.0
-EVIDENCE_ONLY = (
-    "published evidence only: this build is not installed here (gigabytes); probe one with --python or --wheel-file"
-)
 READ_BYTES = 8 * 1024 * 1024
 
 
@@ -237,39 +238,68 @@ def describe_libraries(installed: Mapping[str, Mapping[str, str]]) -> dict[str, 
     return told
 
 
-def not_probed(wheel_id: str, version: str, channel: str) -> Record:
-    """The record of a build that nobody installed here."""
-    detail = {"version": version, "channel": channel, "sm_61": Answer.UNKNOWN.value, "told_by": "nothing"}
-    return Record(Kind.TORCH, wheel_id, Outcome.NOT_RUN, EVIDENCE_ONLY, started=utc_now(), detail=detail)
-
-
 # --- a wheel's file ---------------------------------------------------------------------------------------------------
 
 _FLAGS = re.compile(rb"(?<![\w.])(?:(?:sm|compute)_\d{2,3}[af]?)(?:[ ;](?:sm|compute)_\d{2,3}[af]?)*(?=\x00)")
 _ASSIGNED = re.compile(r"^(__version__|cuda|hip|git_version)(?:\s*:[^=]+)?\s*=\s*(?:'([^']*)'|\"([^\"]*)\"|None)", re.M)
 
 
+PYTHON_LIBRARIES = ("torch/lib/libtorch_python.so", "torch/lib/torch_python.dll")
+
+
 def probe_wheel(wheel_id: str, wheel: Path) -> Record:
     """The same record from a wheel's file, nothing installed. Raises ProbeError where it is not a wheel of torch."""
-    started = utc_now()
     try:
         with zipfile.ZipFile(wheel) as opened:
-            names = set(opened.namelist())
-            if "torch/version.py" not in names:
-                raise ProbeError(f"{wheel.name}: no torch/version.py in it; give a wheel of torch")
-            stated = {
-                name: single or double or ""
-                for name, single, double in _ASSIGNED.findall(
-                    opened.read("torch/version.py").decode("utf-8", "replace")
-                )
-            }
-            flags: list[str] = []
-            for library in ("torch/lib/libtorch_python.so", "torch/lib/torch_python.dll"):
-                if library in names:
-                    with opened.open(library) as stream:
-                        flags = architecture_literal(stream)
+            return probe_opened(wheel_id, wheel.name, opened)
     except (OSError, zipfile.BadZipFile) as error:
         raise ProbeError(f"{wheel.name}: not a readable wheel ({type(error).__name__})") from error
+
+
+def probe_index(wheel: TorchWheel) -> Record:
+    """The same record from a wheel where pip would find it, of which only two members are read (about 10 MB).
+
+    The member that holds the list is pinned by its sha256. outcome unavailable, with detail.retryable, where the index
+    cannot be asked or has no such file. Raises ProbeError for other bytes than those pinned.
+    """
+    started = utc_now()
+    # Without a name, the build for Linux that this project's own lowest Python would get.
+    name = (
+        re.escape(wheel.wheel_file) or rf"torch-{re.escape(wheel.version)}(-\d+)?-cp311-cp311-\w*linux\w*_x86_64\.whl"
+    )
+    absent = f"no place that pip is set to has torch {wheel.version}: add PyTorch's channel {wheel.channel} to pip's "
+    absent += "configuration (extra-index-url) and ask again with --forcerun torch_probe"
+    try:
+        with opened_wheel("torch", re.compile(name), absent) as found:
+            record = probe_opened(wheel.id, found.name, found.zip)
+            more = {"wheel_bytes": found.size_bytes, "stated_wheel_sha256": found.stated_sha256}
+    except FetchError as error:
+        detail = {"retryable": error.cause in TRANSIENT, "cause": error.cause}
+        detail |= {"version": wheel.version, "channel": wheel.channel, "sm_61": Answer.UNKNOWN.value}
+        return Record(Kind.TORCH, wheel.id, Outcome.UNAVAILABLE, str(error), started=started, detail=detail)
+    digest = record.detail["library_sha256"]
+    if wheel.library_sha256 and digest != wheel.library_sha256:
+        raise ProbeError(
+            f"config/engines.yaml: torch_wheels[{wheel.id}].library_sha256: {wheel.library_sha256} is pinned, the "
+            f"library in {record.detail['wheel_file']} has {digest}; another file is served under that name: do not "
+            "trust it"
+        )
+    return _with(record, started=started, detail={**record.detail, **more})
+
+
+def probe_opened(wheel_id: str, name: str, opened: zipfile.ZipFile) -> Record:
+    """The record of an opened wheel. Raises ProbeError where it is no wheel of torch."""
+    started = utc_now()
+    names = set(opened.namelist())
+    if "torch/version.py" not in names:
+        raise ProbeError(f"{name}: no torch/version.py in it; give a wheel of torch")
+    text = opened.read("torch/version.py").decode("utf-8", "replace")
+    stated = {key: single or double or "" for key, single, double in _ASSIGNED.findall(text)}
+    flags: list[str] = []
+    digest = ""
+    for library in names.intersection(PYTHON_LIBRARIES):
+        with opened.open(library) as stream:
+            flags, digest = architecture_literal(stream)
     cuda = stated.get("cuda", "")
     torch = {
         "version": stated.get("__version__", ""),
@@ -281,17 +311,20 @@ def probe_wheel(wheel_id: str, wheel: Path) -> Record:
         "is_available": False,
         "devices": [],
     }
-    return _with(Record(Kind.TORCH, wheel_id, Outcome.OK, started=started), **_judged(torch, "wheel", "", {}))
+    judged = _judged(torch, "wheel", "", {"library_sha256": digest, "wheel_file": name})
+    return _with(Record(Kind.TORCH, wheel_id, Outcome.OK, started=started), **judged)
 
 
-def architecture_literal(stream: IO[bytes]) -> list[str]:
-    """The longest text such as `sm_50 sm_60 compute_90` before a zero byte, as words; [] without one."""
+def architecture_literal(stream: IO[bytes]) -> tuple[list[str], str]:
+    """(the longest text such as `sm_50 sm_60 compute_90` before a zero byte, as words, [] without one; the sha256)."""
     best: list[str] = []
     rest = b""
+    digest = hashlib.sha256()
     while piece := stream.read(READ_BYTES):
+        digest.update(piece)
         data = rest + piece
         for found in _FLAGS.findall(data):
             words = re.split(r"[ ;]", found.decode("ascii"))
             best = max(best, words, key=len)
         rest = data[-1024:]
-    return best
+    return best, digest.hexdigest()

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Any
 
+from packaging.version import Version
+
 from findings.blocks import Block, block_from_json
 from findings.breakeven import break_even
 from findings.config import (
@@ -435,14 +437,14 @@ def judge_shipping(configuration: Configuration, finding: Finding, host: HostRec
 
 
 def judge_torch(configuration: Configuration, finding: Finding, host: HostRecords) -> list[Judgement]:
-    """`torch_supports` and `torch_dropped`: what the probed wheels carry."""
+    """`torch_supports` and `torch_dropped`: what the probed wheels carry that the finding speaks about."""
     plan = configuration.study.attempts.get(finding.attempt)
     judged = []
     for wheel_id in plan.torch_wheels if plan else ():
         record = host.get(f"torch/{wheel_id}.json")
-        if record is None:
-            continue
         wheel = configuration.torch_wheels[wheel_id]
+        if record is None or (wheel.cuda and not _speaks_about(finding, wheel.cuda)):
+            continue
         answer = str(record.detail.get("sm_61", ""))
         told = f"torch {record.detail.get('version', wheel.version)} ({record.detail.get('channel', wheel.channel)})"
         if record.outcome is not Outcome.OK or answer not in ("carries", "dropped"):
@@ -452,11 +454,34 @@ def judge_torch(configuration: Configuration, finding: Finding, host: HostRecord
             )
         else:
             supports = answer == "carries"
-            says = "carries sm_61" if supports else "does not carry sm_61"
+            by = record.detail.get("by", "")
+            says = f"carries code that runs on 6.1 ({by})" if supports else f"has no code that runs on 6.1 ({by})"
             holds = supports if finding.kind is FindingKind.TORCH_SUPPORTS else not supports
             found = Judgement(Verdict.HOLDS if holds else Verdict.NO_LONGER_HOLDS, f"{told} {says}")
         judged.append(replace(found, engine=wheel_id))
-    return judged or [not_testable("no PyTorch build was probed on this machine", finding.would_make_testable)]
+    # A build without CUDA says nothing about it; it is named only where there is nothing else.
+    settled = [item for item in judged if item.verdict is not Verdict.NOT_TESTABLE]
+    absent = not_testable("no PyTorch build was probed on this machine", finding.would_make_testable)
+    return settled or judged or [absent]
+
+
+def _speaks_about(finding: Finding, cuda: str) -> bool:
+    """Whether a build for this CUDA toolkit is one that a finding is about."""
+    version = Version(cuda)
+    above = not finding.cuda_from or version >= Version(finding.cuda_from)
+    return above and (not finding.cuda_to or version <= Version(finding.cuda_to))
+
+
+def _published_wheels(
+    configuration: Configuration, finding: Finding, mechanism: Sequence[Judgement]
+) -> list[Judgement]:
+    """What was found of the very builds that a finding names."""
+    named = finding.scope.as_published.torch
+    wheels = configuration.torch_wheels
+    same = [item for item in mechanism if item.engine in wheels and wheels[item.engine].version in named]
+    settled = [item for item in same if item.verdict is not Verdict.NOT_TESTABLE]
+    absent = not_testable(f"none of {', '.join(named)} could be read here", finding.would_make_testable)
+    return [replace(item, scope=AS_PUBLISHED) for item in settled or [absent]]
 
 
 def judge_fit(configuration: Configuration, finding: Finding, host: HostRecords) -> list[Judgement]:
@@ -566,6 +591,8 @@ def judge(configuration: Configuration, finding: Finding, host: HostRecords) -> 
     """All judgements of one finding on one machine: the mechanism per engine, and the finding as published."""
     mechanism = with_flips(RULES[finding.kind](configuration, finding, host))
     scope = finding.scope.as_published
+    if scope.torch:
+        return [*mechanism, *_published_wheels(configuration, finding, mechanism)]
     backends = {
         configuration.engines[item.engine].backend for item in mechanism if item.engine in configuration.engines
     }

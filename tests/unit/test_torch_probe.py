@@ -1,7 +1,9 @@
 """Which PyTorch builds carry Pascal: the rule, the answers of stand-ins for torch, and wheels as files."""
 
+import hashlib
 import io
 import json
+import os
 import sys
 import textwrap
 import zipfile
@@ -242,23 +244,28 @@ def test_wheels_without_cuda_or_without_the_text(tmp_path: Path) -> None:
 
 def test_the_text_is_found_across_the_pieces_it_is_read_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tp, "READ_BYTES", 16)
-    assert tp.architecture_literal(io.BytesIO(b"\0" * 11 + CU126.encode() + b"\0" * 40)) == CU126.split()
-    assert tp.architecture_literal(io.BytesIO(b"")) == []
+    content = b"\0" * 11 + CU126.encode() + b"\0" * 40
+    assert tp.architecture_literal(io.BytesIO(content)) == (CU126.split(), hashlib.sha256(content).hexdigest())
+    assert tp.architecture_literal(io.BytesIO(b""))[0] == []
 
 
 # --- the command ----------------------------------------------------------------------------------------------------
 
 
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     out, records = tmp_path / "out.json", tmp_path / "records" / "some-host"
     python = interpreter(tmp_path, 'torch.__version__ = "2.13.0+cpu"')
     assert command.main(["--python", str(python), "--record", str(out)]) == 0
     assert json.loads(out.read_text())["detail"]["channel"] == "cpu"
     known = ["--records", str(records), "--config-root", str(ROOT), "--record", str(out)]
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
     assert command.main(["--wheel", "torch-2.11.0-cu128", *known]) == 0
     record = read_record(out)
-    assert (record.outcome, record.host) == (Outcome.NOT_RUN, "some-host")
-    assert "published evidence only" in record.reason
+    assert (record.outcome, record.host) == (Outcome.UNAVAILABLE, "some-host")
+    assert "add PyTorch's channel cu128 to pip's configuration" in record.reason
+    assert record.detail["retryable"] is False
     assert command.main(["--wheel", "torch-0", *known]) == 1
     assert "torch-0" in capsys.readouterr().err
     with pytest.raises(SystemExit) as raised:

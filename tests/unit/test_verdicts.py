@@ -147,6 +147,38 @@ def test_a_wheel_without_cuda_says_nothing_about_pascal(
     assert found[wheel].verdict is verdict
 
 
+def torch(wheel: str, version: str, answer: str) -> tuple[str, Record]:
+    detail = {"sm_61": answer, "version": version, "channel": version.partition("+")[2], "by": "sm_60"}
+    return f"torch/{wheel}.json", Record(Kind.TORCH, wheel, Outcome.OK, detail=detail)
+
+
+def test_a_finding_about_pytorch_is_judged_by_the_builds_that_it_speaks_about(configuration: Configuration) -> None:
+    records = (
+        torch("torch-2.7.1-cu126", "2.7.1+cu126", "carries"),
+        torch("torch-2.8.0-cu128", "2.8.0+cu128", "dropped"),
+        torch("torch-2.11.0-cu130", "2.11.0+cu130", "dropped"),
+    )
+    host = HostRecords("h", dict(records))
+    supports = judge(configuration, configuration.findings["attempt_5_cu126_carries_pascal"], host)
+    # The build of the study's own channel was not read, so its claim about that very wheel stays open.
+    assert [(item.scope, item.engine, item.verdict) for item in supports] == [
+        ("mechanism", "torch-2.7.1-cu126", HOLDS),
+        ("as_published", "", UNTESTED),
+    ]
+    dropped = judge(configuration, configuration.findings["attempt_5_cu128_dropped_pascal"], host)
+    assert [(item.scope, item.engine, item.verdict) for item in dropped] == [
+        ("mechanism", "torch-2.8.0-cu128", HOLDS),
+        ("mechanism", "torch-2.11.0-cu130", HOLDS),
+        ("as_published", "torch-2.11.0-cu130", HOLDS),
+    ]
+
+
+def test_a_build_that_carries_pascal_again_ends_the_claim_that_it_was_dropped(configuration: Configuration) -> None:
+    host = HostRecords("h", dict([torch("torch-2.11.0-cu130", "2.11.0+cu130", "carries")]))
+    judged = judge(configuration, configuration.findings["attempt_5_cu128_dropped_pascal"], host)
+    assert {item.verdict for item in judged} == {FAILS}
+
+
 @pytest.mark.parametrize(
     ("outcome", "verdict"), [(Outcome.OUT_OF_MEMORY, HOLDS), (Outcome.OK, FAILS), (Outcome.NOT_RUN, UNTESTED)]
 )
