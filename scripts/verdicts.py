@@ -23,7 +23,7 @@ from findings.writing import command
 
 @command
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write the verdicts; 0 whatever they are, 1 for a damaged record or bundle, 2 for a wrong configuration."""
+    """Write the verdicts; 0 whatever they are, 1 for a damaged record, 2 for a wrong configuration or import."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--config-root", type=Path, default=Path(), help="folder that holds config/ (default: here)")
     parser.add_argument("--overrides", default=given_overrides(), help="JSON that replaces keys of config/config.yaml")
@@ -44,8 +44,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             lambda study: load_configuration(arguments.config_root, {**overrides, "study": study}),
             arguments.attempt,
         )
-    except (RecordError, BundleError, ImportedFileError) as error:
-        print(error, file=sys.stderr)
+    except (BundleError, ImportedFileError) as error:
+        print(f"verdicts: {error}", file=sys.stderr)
+        return 2
+    except RecordError as error:
+        print(f"verdicts: {error}", file=sys.stderr)
         return 1
     write_table(arguments.out, to_table(rows, VERDICTS), VERDICTS)
     if arguments.scores is not None:

@@ -92,6 +92,35 @@ rule published_tables:
         " --scores {output.scores:q} ; }} 2>&1 | tee {log:q}"
 
 
+rule imports_report:
+    """
+    The report of what is imported and published alone: several hosts on one page, nothing measured or fetched here.
+
+    Input: tables of what is committed and imported. Output: results/publish/report/index.html.
+    """
+    input:
+        tables=rules.published_tables.output,
+        figures=script("figures"),
+        script=script("report"),
+        modules=modules("report", "story", "view", "words", "figures", "looks", "disagreement", "leakscan"),
+        templates=TEMPLATES,
+        captions=CAPTIONS,
+    output:
+        page="results/publish/report/index.html",
+    log:
+        "results/logs/imports-report.log",
+    conda:
+        "../../envs/pipeline.yaml"
+    params:
+        tables=lambda wildcards, input: str(Path(input.tables[0]).parent),
+        figures="results/publish/figures",
+        nothing="results/publish/no-records",
+    shell:
+        "{{ python {input.figures:q} --tables {params.tables:q} --records {params.nothing:q} --out {params.figures:q} &&"
+        " python {input.script:q} --tables {params.tables:q} --figures {params.figures:q} --out {output.page:q} ; }}"
+        " 2>&1 | tee {log:q}"
+
+
 rule publish:
     """
     The regenerated document with its figures, from committed evidence alone.
