@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-MAX_FILE_BYTES = 1_000_000
+MAX_FILE_BYTES = 4_000_000
 MAX_DEPTH = 30
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 

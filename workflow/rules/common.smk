@@ -238,7 +238,8 @@ def committed_files(wildcards):
 
 wildcard_constraints:
     host=plan.wildcard([HOST, *(remote.label for remote in STUDY.settings.hosts)]),
-    attempt=plan.wildcard(STUDY.attempts),
+    # Not the list of all names, as for the others: with a thousand attempts every path would be matched against it.
+    attempt="[a-z0-9._-]+",
     engine=plan.wildcard(STUDY.engines),
     model=plan.wildcard(STUDY.models),
     converter=plan.wildcard(STUDY.converters),
