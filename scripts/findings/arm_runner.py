@@ -144,7 +144,7 @@ def prompts_of(configuration: Configuration, attempt: str, arm: Arm) -> list[Pro
     for other in others:
         for name in configuration.classes_of(attempt, other):
             classes[name] = None
-    return configuration.prompts_of(list(classes))
+    return configuration.prompts_of(attempt, list(classes))
 
 
 def blocked_run(blocked: Blocked, position: int = 0) -> ArmRun:

@@ -177,6 +177,14 @@ class ConvertedFrom:
 
 
 @dataclass(frozen=True)
+class PaddedFrom:
+    """A GGUF that this pipeline makes dearer on purpose: of which model, and how many feed-forward columns a layer."""
+
+    model: str
+    columns: int
+
+
+@dataclass(frozen=True)
 class Model:
     """One model. GGUF: `file` is its name and sha256/size_bytes pin it; checkpoint: `files` lists what is needed."""
 
@@ -188,6 +196,7 @@ class Model:
     mirrors: tuple[Mirror, ...] = ()
     converted_from: ConvertedFrom | None = None
     retyped_from: str | None = None
+    padded_from: PaddedFrom | None = None
     sha256: str | None = None
     size_bytes: int | None = None
     locked: bool = True
@@ -197,6 +206,11 @@ class Model:
     trained: bool = True
     role_hints: tuple[str, ...] = ()
     note: str = ""
+
+    @property
+    def copied_from(self) -> str | None:
+        """The model that this one is a changed copy of (retyped or padded), None for every other."""
+        return self.padded_from.model if self.padded_from is not None else self.retyped_from
 
 
 @dataclass(frozen=True)
@@ -322,13 +336,18 @@ class PublishedAttempt:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One experiment: its arms, the findings it judges, and what the study said."""
+    """One experiment: its arms, the findings it judges, and what the study said.
+
+    With `control_of` it is no attempt of the study but the positive control of one: it judges no finding, and shows
+    whether this machine and engine can show a gain where there is one.
+    """
 
     id: str
     title: str
     hypothesis: str
-    published: PublishedAttempt
     findings: tuple[str, ...]
+    published: PublishedAttempt | None = None
+    control_of: str = ""
     roles: tuple[str, ...] = ()
     arms: tuple[Arm, ...] = ()
     method: str = ""
@@ -337,6 +356,11 @@ class Attempt:
     def baseline(self) -> Arm:
         """The arm that the others are compared with. Raises StopIteration for an attempt without arms."""
         return next(arm for arm in self.arms if arm.kind is ArmKind.BASELINE)
+
+    @property
+    def control(self) -> Arm:
+        """The positive control among the arms. Raises StopIteration for an attempt without one."""
+        return next(arm for arm in self.arms if arm.kind is ArmKind.POSITIVE_CONTROL)
 
     def arm(self, arm_id: str) -> Arm:
         """The arm of that id. Raises KeyError."""
@@ -576,6 +600,21 @@ class Protocol:
 
 
 @dataclass(frozen=True)
+class ProtocolChanges:
+    """What an attempt does otherwise than the study's protocol; None and () leave it as it is.
+
+    Error rates and the margin are not among them: they belong to all verdicts of a report together.
+    """
+
+    predict_tokens: int | None = None
+    warmup_tokens: int | None = None
+    load_predict_tokens: int | None = None
+    prompts_per_class: int | None = None
+    looks: tuple[int, ...] = ()
+    max_blocks: int | None = None
+
+
+@dataclass(frozen=True)
 class Requirements:
     """What a machine must have; 0 and "" mean nothing is asked. Memory in bytes."""
 
@@ -611,6 +650,7 @@ class StudyAttempt:
     requires: Requirements = Requirements()
     gpu_layers: int | None = None
     ctx: int | None = None
+    protocol: ProtocolChanges = ProtocolChanges()
     note: str = ""
 
 
@@ -636,6 +676,11 @@ class Study:
     def roles_of(self, attempt: str) -> dict[str, str]:
         """Model ids by role for an attempt: the study's roles, overridden by the attempt's."""
         return {**self.roles, **self.attempts[attempt].roles}
+
+    def protocol_of(self, attempt: str) -> Protocol:
+        """The protocol of an attempt: the study's, with what the attempt changes."""
+        changes = vars(self.attempts[attempt].protocol).items()
+        return dataclasses.replace(self.protocol, **{key: value for key, value in changes if value not in (None, ())})
 
 
 # --- settings of this machine ------------------------------------------------------------------------------------
@@ -723,13 +768,18 @@ class Configuration:
         """The configured host label, or "auto"."""
         return self.settings.host
 
-    def prompts_of(self, classes: Sequence[str]) -> list[Prompt]:
-        """The study's prompts of those classes: at most `prompts_per_class` each, in the order of prompts.yaml."""
+    def controls_of(self, attempt: str) -> tuple[Attempt, ...]:
+        """The positive controls of an attempt that are attempts of their own."""
+        return tuple(other for other in self.attempts.values() if other.control_of == attempt)
+
+    def prompts_of(self, attempt: str, classes: Sequence[str]) -> list[Prompt]:
+        """An attempt's prompts of those classes: at most `prompts_per_class` each, in the order of prompts.yaml."""
+        most = self.study.protocol_of(attempt).prompts_per_class
         taken: dict[str, int] = {}
         chosen = []
         for prompt in self.prompts.values():
             seen = taken.get(prompt.prompt_class, 0)
-            if prompt.prompt_class in classes and seen < self.study.protocol.prompts_per_class:
+            if prompt.prompt_class in classes and seen < most:
                 taken[prompt.prompt_class] = seen + 1
                 chosen.append(prompt)
         return chosen

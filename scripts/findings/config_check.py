@@ -284,14 +284,18 @@ def _model_errors(documents: Mapping[str, Any]) -> list[str]:
     converters = _ids(documents["engines"]["converters"])
     for name, model in models.items():
         where = f"{file}: models[{name}]"
-        made, mirrors, retyped = model["converted_from"], model["mirrors"], model["retyped_from"]
-        ways = {"mirrors": mirrors, "converted_from": made, "retyped_from": retyped}
+        made, mirrors = model["converted_from"], model["mirrors"]
+        retyped, padded = model["retyped_from"], model["padded_from"]
+        ways = {"mirrors": mirrors, "converted_from": made, "retyped_from": retyped, "padded_from": padded}
         given = [key for key, value in ways.items() if value]
         if len(given) != 1:
             errors.append(f"{where}: has {' and '.join(given) or 'none'} of {', '.join(ways)}; give exactly one")
-        if retyped:
-            known = [key for key, other in models.items() if other["format"] == "gguf" and not other["retyped_from"]]
-            errors += _unknown(f"{where}.retyped_from", retyped, known, "a GGUF")
+        copied = {"retyped_from": retyped, "padded_from.model": padded["model"] if padded else None}
+        for key, original in copied.items():
+            if original:
+                errors += _unknown(f"{where}.{key}", original, _originals(models), "a GGUF that is no copy itself")
+                if model["format"] != "gguf":
+                    errors.append(f"{where}.format: {shorten(model['format'])} cannot be such a copy; write gguf")
         if model["format"] == "gguf" and not model["file"]:
             errors.append(f"{where}.file: '' is empty; a gguf needs the name of its file")
         if model["format"] == "checkpoint" and not model["files"]:
@@ -308,6 +312,12 @@ def _model_errors(documents: Mapping[str, Any]) -> list[str]:
         each = bool(model["files"]) and all(item["sha256"] for item in model["files"])
         errors += mirror_errors(where, mirrors, model["sha256"] is not None or each, waits=not model["locked"])
     return errors
+
+
+def _originals(models: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """The GGUF models that copies can be made of: those that are no copies themselves, so that no chain can close."""
+    copies = ("retyped_from", "padded_from")
+    return [key for key, model in models.items() if model["format"] == "gguf" and not any(model[c] for c in copies)]
 
 
 def arm_errors(where: str, arm: Mapping[str, Any], roles: Sequence[str]) -> Iterator[str]:
@@ -343,6 +353,7 @@ def _attempt_errors(documents: Mapping[str, Any]) -> list[str]:
     findings = {item["id"]: item for item in documents["findings"]["findings"]}
     for attempt in documents["attempts"]["attempts"]:
         where = f"{file}: attempts[{attempt['id']}]"
+        errors += _control_errors(where, attempt, documents["attempts"]["attempts"])
         for name in attempt["findings"]:
             errors += _unknown(f"{where}.findings", name, findings, "a finding")
             owner = findings.get(name, {}).get("attempt", attempt["id"])
@@ -355,13 +366,33 @@ def _attempt_errors(documents: Mapping[str, Any]) -> list[str]:
             if kinds["baseline"] != 1:
                 names = [arm["id"] for arm in attempt["arms"] if arm["kind"] == "baseline"]
                 errors.append(f"{where}.arms: has {len(names)} baselines {names}; give exactly one arm kind: baseline")
-            if not kinds["candidate"]:
+            if not kinds["candidate"] and not attempt["control_of"]:
                 errors.append(f"{where}.arms: has no candidate; add the arm that is to be judged")
             if "target" not in attempt["roles"]:
                 errors.append(f"{where}.roles: {attempt['roles']} lacks target; an attempt with arms needs it")
         for arm in attempt["arms"]:
             errors += arm_errors(where, arm, attempt["roles"])
     return errors
+
+
+def _control_errors(where: str, attempt: Mapping[str, Any], attempts: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """An attempt of the study says what was published; a control of one judges nothing but its control arm."""
+    if not attempt["control_of"]:
+        if attempt["published"] is None:
+            yield f"{where}: key 'published' is missing; add what the study says, or control_of for a control"
+        return
+    known = [item["id"] for item in attempts if not item["control_of"]]
+    yield from _unknown(f"{where}.control_of", attempt["control_of"], known, "an attempt of the study")
+    if attempt["published"] is not None:
+        yield f"{where}.published: the study says nothing about a control; remove it"
+    if attempt["findings"]:
+        yield f"{where}.findings: {attempt['findings']}: a control judges no finding; write []"
+    others = [arm["id"] for arm in attempt["arms"] if arm["kind"] == "candidate"]
+    if others:
+        yield f"{where}.arms: {others} are candidates; the arm of a control is of kind positive_control"
+    controls = [arm["id"] for arm in attempt["arms"] if arm["kind"] == "positive_control"]
+    if len(controls) != 1:
+        yield f"{where}.arms: has {len(controls)} arms of kind positive_control {controls}; give exactly one"
 
 
 def _finding_errors(documents: Mapping[str, Any]) -> list[str]:
@@ -434,10 +465,8 @@ def _study_errors(documents: Mapping[str, Any]) -> list[str]:
     attempts = {item["id"]: item for item in documents["attempts"]["attempts"]}
     errors += _unknown(f"{file}: default_engine", study["default_engine"], engines, "an engine")
     errors += _role_errors(f"{file}: roles", study["roles"], models)
-    looks, last = study["protocol"]["looks"], study["protocol"]["max_blocks"]
-    if sorted(set(looks)) != looks or (looks and looks[-1] != last):
-        errors.append(f"{file}: protocol.looks: {looks} must rise and end with max_blocks {last}")
-    needed: set[str] = set()
+    errors += _looks_errors(f"{file}: protocol", study["protocol"])
+    needed: dict[int, set[str]] = {}
     per_class = Counter(prompt["prompt_class"] for prompt in documents["prompts"]["prompts"])
     for name, plan in study["attempts"].items():
         where = f"{file}: attempts.{name}"
@@ -447,16 +476,20 @@ def _study_errors(documents: Mapping[str, Any]) -> list[str]:
         if attempt is None:
             continue
         errors += _plan_errors(where, plan, attempt, {**study["roles"], **plan["roles"]}, documents)
+        if plan["protocol"]["looks"] or plan["protocol"]["max_blocks"]:
+            errors += _looks_errors(f"{where}.protocol", _changed(study["protocol"], plan["protocol"]))
         if plan["measure"] or plan["load"]:
-            needed |= {item for arm in attempt["arms"] for item in arm["prompt_classes"]}
-            needed |= set(plan["prompt_classes"] or study["prompt_classes"])
-    wanted = study["protocol"]["prompts_per_class"]
-    short = [f"{item} {per_class[item]}" for item in sorted(needed) if per_class[item] < wanted]
-    if short:
-        errors.append(
-            f"{file}: protocol.prompts_per_class: {wanted} is more than config/prompts.yaml has: {', '.join(short)}; "
-            "add prompts there or take fewer"
-        )
+            wanted = _changed(study["protocol"], plan["protocol"])["prompts_per_class"]
+            asked = needed.setdefault(wanted, set())
+            asked |= {item for arm in attempt["arms"] for item in arm["prompt_classes"]}
+            asked |= set(plan["prompt_classes"] or study["prompt_classes"])
+    for wanted, classes in sorted(needed.items()):
+        short = [f"{item} {per_class[item]}" for item in sorted(classes) if per_class[item] < wanted]
+        if short:
+            errors.append(
+                f"{file}: protocol.prompts_per_class: {wanted} is more than config/prompts.yaml has: "
+                f"{', '.join(short)}; add prompts there or take fewer"
+            )
     waits = [model["id"] for model in models.values() if not model["locked"]]
     used = {*study["roles"].values(), *(role for plan in study["attempts"].values() for role in plan["roles"].values())}
     if not study["needs_lock"]:
@@ -465,14 +498,27 @@ def _study_errors(documents: Mapping[str, Any]) -> list[str]:
             for name in waits
             if name in used
         ]
-    longest = study["protocol"]["predict_tokens"] + study["protocol"]["warmup_tokens"]
-    for where, ctx in [
-        (f"{file}: ctx", study["ctx"]),
-        *((f"{file}: attempts.{name}.ctx", plan["ctx"]) for name, plan in study["attempts"].items() if plan["ctx"]),
-    ]:
+    contexts = [(f"{file}: ctx", study["ctx"], study["protocol"])]
+    for name, plan in study["attempts"].items():
+        protocol = _changed(study["protocol"], plan["protocol"])
+        if plan["ctx"] or protocol != study["protocol"]:
+            contexts.append((f"{file}: attempts.{name}.ctx", plan["ctx"] or study["ctx"], protocol))
+    for where, ctx, protocol in contexts:
+        longest = protocol["predict_tokens"] + protocol["warmup_tokens"]
         if ctx <= longest:
             errors.append(f"{where}: {ctx} has no room for {longest} generated tokens; write more")
     return errors
+
+
+def _changed(protocol: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The study's protocol with what an attempt changes."""
+    return {**protocol, **{key: value for key, value in changes.items() if value not in (None, [])}}
+
+
+def _looks_errors(where: str, protocol: Mapping[str, Any]) -> Iterator[str]:
+    looks, last = protocol["looks"], protocol["max_blocks"]
+    if sorted(set(looks)) != looks or (looks and looks[-1] != last):
+        yield f"{where}.looks: {looks} must rise and end with max_blocks {last}"
 
 
 def _role_errors(where: str, roles: Mapping[str, str], models: Mapping[str, Any]) -> list[str]:

@@ -170,12 +170,12 @@ def _sources(configuration: Configuration, attempt: str) -> tuple[list[Model], l
     models: dict[str, Model] = {}
     for name in wanted:
         model = configuration.models[name]
-        while model.retyped_from or model.converted_from:
+        while model.copied_from or model.converted_from:
             if model.converted_from is not None:
                 converters[model.converted_from.converter] = None
                 model = configuration.models[model.converted_from.checkpoint]
-            elif model.retyped_from is not None:
-                model = configuration.models[model.retyped_from]
+            elif model.copied_from is not None:
+                model = configuration.models[model.copied_from]
         models[model.id] = model
     return list(models.values()), list(converters)
 
@@ -252,9 +252,9 @@ def downloads(configuration: Configuration, engines: Iterable[Engine], cache: Pa
 
 def _session_seconds(configuration: Configuration, attempt: str, chosen: StudyAttempt) -> tuple[float, float]:
     """(least, most) seconds of an attempt's sessions and loads under the assumptions of this module."""
-    protocol = configuration.study.protocol
+    protocol = configuration.study.protocol_of(attempt)
     arms = configuration.measured_arms(attempt)
-    prompts = sum(len(configuration.prompts_of(list(configuration.classes_of(attempt, arm)))) for arm in arms)
+    prompts = sum(len(configuration.prompts_of(attempt, list(configuration.classes_of(attempt, arm)))) for arm in arms)
     tokens = prompts * protocol.predict_tokens + len(arms) * protocol.warmup_tokens
     block = len(arms) * ASSUMED_START_S + tokens / ASSUMED_TOKENS_PER_S
     sessions = len(chosen.measure)

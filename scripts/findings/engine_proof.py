@@ -28,7 +28,7 @@ from scipy.stats import binom
 
 from findings.arm_runner import WARMUP_PROMPT, Ready
 from findings.blocks import Block
-from findings.config import Configuration, Driver, Protocol, StudyAttempt
+from findings.config import Configuration, Driver, Protocol, ProtocolChanges, StudyAttempt
 from findings.design import order_for_block
 from findings.effects import arm_effects
 from findings.engine.bench_loop import __file__ as bench_loop_file
@@ -94,7 +94,7 @@ def known_configuration(configuration: Configuration) -> Configuration:
 
 
 def _with(configuration: Configuration, protocol: Protocol, arms: tuple[str, ...]) -> Configuration:
-    attempt: StudyAttempt = replace(configuration.study.attempts[ATTEMPT], arms=arms)
+    attempt: StudyAttempt = replace(configuration.study.attempts[ATTEMPT], arms=arms, protocol=ProtocolChanges())
     attempts = {**configuration.study.attempts, ATTEMPT: attempt}
     return replace(configuration, study=replace(configuration.study, protocol=protocol, attempts=attempts))
 
@@ -114,7 +114,7 @@ def run_nulls(job: Job, engine_id: str, folder: Path, say: Say) -> tuple[Record,
     bench = prepare_bench(job, ATTEMPT, engine_id)
     claim = Judged("null comparison", NULL, "all", Claim.DOES_NOT_PAY)
     plan = replace(session_plan(job, ATTEMPT, engine_id, bench), judged=(claim,))
-    record = run_session(plan, folder, arm_runner(job.configuration, bench), None, say)
+    record = run_session(plan, folder, arm_runner(job.configuration.study.protocol_of(ATTEMPT), bench), None, say)
     return record, load_blocks(folder / str(record.detail["run"]))
 
 
@@ -122,7 +122,7 @@ def run_known(job: Job, engine_id: str, folder: Path, say: Say) -> tuple[Record,
     """The session of `known_configuration`, stopped as an attempt is, without the cost curve."""
     bench = prepare_bench(job, ATTEMPT, engine_id)
     plan = session_plan(job, ATTEMPT, engine_id, bench)
-    record = run_session(plan, folder, arm_runner(job.configuration, bench), None, say)
+    record = run_session(plan, folder, arm_runner(job.configuration.study.protocol_of(ATTEMPT), bench), None, say)
     return record, load_blocks(folder / str(record.detail["run"]))
 
 
@@ -185,7 +185,7 @@ def summary_of_nulls(blocks: Sequence[Block]) -> dict[str, Any]:
 
 def summary_of_known(configuration: Configuration, record: Record, blocks: Sequence[Block]) -> dict[str, Any]:
     """Whether self-drafting was seen as slower and the list as faster, by the rules that attempts are judged by."""
-    plan = sequential_plan(configuration)
+    plan = sequential_plan(configuration, ATTEMPT)
     usable = usable_blocks(blocks)
     effects = arm_effects(usable, DRAFT)
     decision = analyse(effects, plan)

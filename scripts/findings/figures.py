@@ -11,7 +11,7 @@ import math
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import matplotlib as mpl
@@ -64,6 +64,7 @@ class Drawn:
     timeline: pd.DataFrame
     breakeven: pd.DataFrame
     margin: float = 0.05
+    remarks: Mapping[str, str] = field(default_factory=dict)
 
 
 @contextmanager
@@ -153,8 +154,13 @@ def percent_ticks(low: float, high: float) -> list[float]:
 # --- (a) speed against the baseline -------------------------------------------------------------------------------
 
 
-def speed_against_baseline(effects: pd.DataFrame, verdicts: pd.DataFrame, margin: float = 0.05) -> Figure:
-    """Change of generation speed against the same session's baseline, a panel per host, attempt and engine."""
+def speed_against_baseline(
+    effects: pd.DataFrame, verdicts: pd.DataFrame, margin: float = 0.05, remarks: Mapping[str, str] | None = None
+) -> Figure:
+    """Change of generation speed against the same session's baseline, a panel per host, attempt and engine.
+
+    `remarks`: what a panel's title must say about an attempt besides its name.
+    """
     title = "Generation speed against the baseline, by attempt"
     panels = {k: v for k, v in effect_panels(effects, verdicts).items() if v}
     if not panels:
@@ -165,7 +171,9 @@ def speed_against_baseline(effects: pd.DataFrame, verdicts: pd.DataFrame, margin
     low, high = _span([row for rows in panels.values() for row in rows], margin)
     for axes, ((host, attempt, engine), rows) in zip(grid[:, 0], panels.items(), strict=True):
         _draw_effects(axes, rows, (low, high), margin)
-        axes.set_title(f"{attempt.replace('_', ' ')}: {engine} on {host}", loc="left", fontweight="bold", fontsize=9)
+        remark = f" ({said})" if (said := (remarks or {}).get(attempt)) else ""
+        name = f"{attempt.replace('_', ' ')}{remark}: {engine} on {host}"
+        axes.set_title(name, loc="left", fontweight="bold", fontsize=9)
     last = grid[-1, 0]
     last.set_xlim(low, high)
     ticks = percent_ticks(low, high)
@@ -674,7 +682,7 @@ def _draw_matrix(axes: Axes, question: str, rows: pd.DataFrame) -> None:
 # --- all of them --------------------------------------------------------------------------------------------------
 
 FIGURES: Mapping[str, Callable[[Drawn], Figure]] = {
-    "speed": lambda t: speed_against_baseline(t.effects, t.verdicts, t.margin),
+    "speed": lambda t: speed_against_baseline(t.effects, t.verdicts, t.margin, t.remarks),
     "published": lambda t: published_speeds(t.measurements),
     "drafts": lambda t: drafted_and_accepted(t.measurements),
     "timeline": lambda t: timeline(t.timeline),

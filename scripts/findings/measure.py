@@ -11,13 +11,24 @@ from typing import Any
 from findings import plan
 from findings.arm_runner import Blocked, Place, Ready, blocked_run, prepare, prompts_of, run_arm
 from findings.blocks import ArmRun
-from findings.config import Arm, ArmKind, Backend, Configuration, Driver, FindingKind, Prompt, Requirements
+from findings.config import (
+    Arm,
+    ArmKind,
+    Backend,
+    Configuration,
+    Driver,
+    FindingKind,
+    Prompt,
+    Protocol,
+    Requirements,
+    SpeculationType,
+)
 from findings.costs import measure_costs
 from findings.inference import Claim, Metric
 from findings.job import Job
 from findings.records import Engagement, Kind, Outcome, Record, utc_now
 from findings.session import ArmRunner, ArmSpec, Judged, SessionPlan, run_session
-from findings.verdicts import sequential_plan
+from findings.verdicts import control_question, sequential_plan
 
 # How many noisy blocks a session may replace, as a share of its planned maximum.
 REPLACEMENT_SHARE = 0.5
@@ -51,12 +62,14 @@ def unmet_requirement(requires: Requirements, host: Record) -> str:
 
 
 def judged_claims(configuration: Configuration, attempt: str) -> tuple[Judged, ...]:
-    """The speed claims about an attempt's arms that a session has to settle."""
+    """The speed claims about an attempt's arms that a session has to settle; of a control, whether it pays."""
+    configured = configuration.attempts[attempt]
+    asked = [control_question(configured)] if configured.control_of else configuration.findings.values()
     arms = {arm.id for arm in configuration.measured_arms(attempt)}
     claims = {FindingKind.DOES_NOT_PAY: Claim.DOES_NOT_PAY, FindingKind.PAYS: Claim.PAYS}
     return tuple(
         Judged(finding.id, arm, finding.prompt_class, claims[finding.kind], Metric(finding.metric))
-        for finding in configuration.findings.values()
+        for finding in asked
         if finding.attempt == attempt and finding.kind in claims
         for arm in finding.arms or (finding.arm,)
         if arm in arms
@@ -75,16 +88,20 @@ def measure_attempt(job: Job, attempt: str, engine_id: str, folder: Path, say: C
     baseline = bench.arms[configuration.attempts[attempt].baseline.id]
     if isinstance(baseline, Blocked):
         return _unrun_session(job, attempt, engine_id, baseline.outcome, baseline.reason)
-    protocol = configuration.study.protocol
+    protocol = configuration.study.protocol_of(attempt)
 
     def meter(active: Sequence[str]) -> Mapping[str, Any]:
         running = {n: p for n, p in bench.arms.items() if n in active and isinstance(p, Ready)}
-        # N-grams cost nothing to propose, so only a drafter's price makes a break-even worth its time. Costs are timed
-        # with a cache that keeps the prompt between requests, which the host of transformers has not.
-        drafting = {n: p for n, p in running.items() if p.drafter_path and p.engine.driver is not Driver.TRANSFORMERS}
+        # N-grams cost nothing to propose, and a drafter made for MTP does not run alone: neither has its own price.
+        # Costs are timed with a cache that keeps the prompt between requests, which the host of transformers has not.
+        drafting = {
+            n: p
+            for n, p in running.items()
+            if p.arm.speculation.type is SpeculationType.DRAFT_SIMPLE and p.engine.driver is not Driver.TRANSFORMERS
+        }
         return measure_costs(baseline, drafting, _most_drafted(running.values()), protocol) if drafting else {}
 
-    return run_session(session, folder, arm_runner(configuration, bench), meter, say)
+    return run_session(session, folder, arm_runner(configuration.study.protocol_of(attempt), bench), meter, say)
 
 
 def prepare_bench(job: Job, attempt: str, engine_id: str) -> Bench:
@@ -97,9 +114,8 @@ def prepare_bench(job: Job, attempt: str, engine_id: str) -> Bench:
     )
 
 
-def arm_runner(configuration: Configuration, bench: Bench) -> ArmRunner:
+def arm_runner(protocol: Protocol, bench: Bench) -> ArmRunner:
     """What a session calls for each arm of each block: a fresh process that is asked this block's prompts."""
-    protocol = configuration.study.protocol
 
     def run(spec: ArmSpec, number: int, position: int) -> ArmRun:
         prepared = bench.arms[spec.name]
@@ -138,7 +154,7 @@ def session_plan(job: Job, attempt: str, engine_id: str, bench: Bench) -> Sessio
     """The plan of a session: arms, claims to settle, looks, and the identity that an interrupted run must share."""
     configuration = job.configuration
     arms = configuration.measured_arms(attempt)
-    sequential = sequential_plan(configuration)
+    sequential = sequential_plan(configuration, attempt)
     control = next((arm for arm in arms if arm.kind is ArmKind.POSITIVE_CONTROL), None)
     classes = configuration.classes_of(attempt, control) if control else ()
     return SessionPlan(
@@ -175,7 +191,7 @@ def _identity(configuration: Configuration, attempt: str, engine_id: str, bench:
         "attempt": attempt,
         "engine": engine_id,
         "arms": arms,
-        "protocol": {key: str(value) for key, value in asdict(configuration.study.protocol).items()},
+        "protocol": {key: str(value) for key, value in asdict(configuration.study.protocol_of(attempt)).items()},
     }
 
 
@@ -200,7 +216,7 @@ def load_once(job: Job, attempt: str, engine_id: str, arm_id: str) -> Record:
     arm = configuration.attempts[attempt].arm(arm_id)
     began, started = time.monotonic(), utc_now()
     place = Place(job.records, job.cache, job.shared)
-    protocol = configuration.study.protocol
+    protocol = configuration.study.protocol_of(attempt)
     missing = unmet_requirement(configuration.study.attempts[attempt].requires, place.read("host.json"))
     prepared = (
         Blocked(arm, Outcome.NOT_RUN, missing) if missing else prepare(configuration, attempt, engine_id, arm, place)

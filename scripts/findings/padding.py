@@ -19,8 +19,6 @@ import numpy as np
 from findings.cache import exclusive, is_verified, land
 from findings.records import sha256_file, sha256_text, write_text
 
-COLUMNS = 16_000
-"""Columns added to each layer: 6 layers * 3 matrices * 64 * 16,000 weights = 18 million, 37 MB at f16."""
 SEED = 20260506
 _WIDENED = re.compile(r"\.ffn_(gate|up|down)\.weight$")
 
@@ -29,7 +27,7 @@ class PaddingError(ValueError):
     """A file that cannot be padded; the message says why."""
 
 
-def padded(source: Path, source_sha256: str, name: str, cache: Path, columns: int = COLUMNS) -> tuple[Path, str]:
+def padded(source: Path, source_sha256: str, name: str, cache: Path, columns: int) -> tuple[Path, str]:
     """(path, sha256) of the padded copy in the cache, made once. Raises PaddingError, CacheError, OSError."""
     key = sha256_text(f"padded {columns} {SEED} {source_sha256}")[:32]
     target = cache / "converted" / key / name
@@ -52,7 +50,7 @@ def padded(source: Path, source_sha256: str, name: str, cache: Path, columns: in
     return target, digest
 
 
-def pad(source: Path, made: Path, columns: int = COLUMNS) -> None:
+def pad(source: Path, made: Path, columns: int) -> None:
     """Write `source` with `columns` more feed-forward columns a layer to `made`.
 
     The new rows of gate and up are random, the new columns of down are zero, so the layer's result is the same up to

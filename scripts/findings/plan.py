@@ -46,11 +46,13 @@ def wildcard(names: Iterable[str]) -> str:
 
 def model_record(configuration: Configuration, model_id: str) -> str:
     """The record that says where a model's bytes are: of its download, or of what makes it here."""
-    if configuration.models[model_id].retyped_from is not None:
+    model = configuration.models[model_id]
+    if model.retyped_from is not None:
         return f"retyped/{model_id}.json"
-    made = configuration.models[model_id].converted_from
-    if made is not None:
-        return conversion_record(made.checkpoint, made.converter)
+    if model.padded_from is not None:
+        return f"padded/{model_id}.json"
+    if model.converted_from is not None:
+        return conversion_record(model.converted_from.checkpoint, model.converted_from.converter)
     return f"sources/{model_id}.json"
 
 

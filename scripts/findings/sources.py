@@ -84,7 +84,7 @@ def ensure_model(model: Model, cache: Path, root: Path | None = None, patience: 
     and files [{name, sha256, size_bytes}] for a checkpoint. `root` is the project (for `path` mirrors).
     """
     job = _Job(model.id, Place(root or Path.cwd(), cache, patience or Patience()))
-    if model.converted_from is not None or model.retyped_from is not None:
+    if model.converted_from is not None or model.copied_from is not None:
         return job.record(Outcome.UNAVAILABLE, f"{model.id} is made from another model, it cannot be fetched")
     if model.format is ModelFormat.CHECKPOINT:
         return _guarded(job, lambda: _checkpoint(job, model))

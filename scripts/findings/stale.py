@@ -11,28 +11,30 @@ from pathlib import Path
 from findings.records import Kind, Outcome, Record, RecordError, read_record
 
 PLACES = ("cache_path", "python")
+FOLDERS = ("sources", "environments", "torch", "conversions/*", "retyped", "padded")
 
 
 def is_stale(record: Record, cache: Path) -> bool:
-    """Whether a record of a download, an environment or a build of PyTorch should be made anew.
+    """Whether a record of what is fetched or made here (models, environments, builds of PyTorch) should be made anew.
 
     True for `unavailable` with detail.retryable (no network, a server's failure, a full disk), and for `ok` where the
     cache does not hold the thing; False for every other kind of record and for refusals that only an edit can mend
     (those change the job's parameters or inputs, so Snakemake notices them itself).
     """
-    if record.kind not in (Kind.DOWNLOAD, Kind.ENVIRONMENT, Kind.TORCH):
+    if record.kind not in (Kind.DOWNLOAD, Kind.ENVIRONMENT, Kind.TORCH, Kind.CONVERSION):
         return False
     if record.outcome is not Outcome.OK:
+        # A converter's refusal is an answer; only what could not be fetched for a while is asked for again.
         return bool(record.detail.get("retryable"))
     places = [str(record.detail[key]) for key in PLACES if record.detail.get(key)]
     return any(not (cache / place).exists() for place in places)
 
 
 def stale_records(records: Path, cache: Path) -> list[Path]:
-    """Files of stale records of what is fetched, below `records`; an unreadable one counts, too."""
+    """Files of stale records in the FOLDERS below `records`; an unreadable one counts, too."""
     found = []
-    for folder in ("sources", "environments", "torch"):
-        for path in sorted((records / folder).glob("*.json")):
+    for folder in FOLDERS:
+        for path in sorted(records.glob(f"{folder}/*.json")):
             try:
                 stale = is_stale(read_record(path), cache)
             except RecordError:

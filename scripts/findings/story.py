@@ -11,7 +11,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from findings.tables import TABLES, TableError, read_table
 
 Row = Mapping[str, Any]
 SCOPES = ("as_published", "mechanism")
+CONTROL = "control"
 VERDICT_ORDER = ("no_longer_holds", "holds", "inconclusive", "not_testable")
 WORKED = ("ok",)
 TRIED = ("conversion", "load", "torch")
@@ -142,6 +143,30 @@ class PanelStory:
 
 
 @dataclass(frozen=True)
+class ControlLine:
+    """What a positive control showed on one machine with one engine, and how many drafted tokens it accepted there."""
+
+    line: VerdictLine
+    drafted: int
+    accepted: int
+
+
+@dataclass(frozen=True)
+class ControlStory:
+    """The positive control of an attempt; its target is not the attempt's, and not a natural one."""
+
+    attempt: Attempt
+    target: Model | None
+    lines: tuple[ControlLine, ...]
+    panels: tuple[PanelStory, ...]
+
+    @property
+    def command(self) -> str:
+        """The command that runs this control and what it needs."""
+        return f"snakemake --cores 1 {self.attempt.id}"
+
+
+@dataclass(frozen=True)
 class AttemptStory:
     """Everything about one attempt."""
 
@@ -158,6 +183,7 @@ class AttemptStory:
     refusals: tuple[OutcomeLine, ...]
     scores: tuple[ScoreLine, ...]
     published_rows: tuple[str, ...]
+    controls: tuple[ControlStory, ...] = ()
 
     @property
     def command(self) -> str:
@@ -276,7 +302,8 @@ def frames(rows: Mapping[str, Sequence[Row]]) -> dict[str, pd.DataFrame]:
 
 def tell(configuration: Configuration, rows: Mapping[str, Sequence[Row]]) -> Story:
     """The story of these tables."""
-    verdicts = tuple(_verdict(configuration, row) for row in rows["verdicts"])
+    verdicts = tuple(_verdict(configuration, row) for row in rows["verdicts"] if row["scope"] != CONTROL)
+    controls = [_verdict(configuration, row) for row in rows["verdicts"] if row["scope"] == CONTROL]
     findings = tuple(_finding(configuration, finding, verdicts) for finding in configuration.findings.values())
     outcomes = tuple(_outcome(row) for row in rows["outcomes"])
     scores = tuple(_score(row) for row in rows["precheck_scores"])
@@ -285,8 +312,16 @@ def tell(configuration: Configuration, rows: Mapping[str, Sequence[Row]]) -> Sto
     return Story(
         configuration=configuration,
         attempts=tuple(
-            _attempt(configuration, attempt, findings, outcomes, scores, panels, rows["measurements"])
+            replace(
+                _attempt(configuration, attempt, findings, outcomes, scores, panels, rows["measurements"]),
+                controls=tuple(
+                    _control(configuration, control, controls, panels, rows)
+                    for control in configuration.controls_of(attempt.id)
+                    if control.id in configuration.study.attempts or any(c.attempt == control.id for c in controls)
+                ),
+            )
             for attempt in configuration.attempts.values()
+            if not attempt.control_of
         ),
         findings=findings,
         verdicts=tuple(sorted(verdicts, key=_verdict_key)),
@@ -441,16 +476,49 @@ def _attempt(
         measured_with=tuple(plan.measure) if plan else (),
         loaded_with=tuple(plan.load) if plan else (),
         converted_with=tuple(dict.fromkeys(c for item in plan.convert for c in item.converters)) if plan else (),
-        panels=tuple(
-            _panel(host, engine, attempt.id, lines, measurements)
-            for (host, name, engine), lines in sorted(panels.items())
-            if name == attempt.id
-        ),
+        panels=_panels(attempt, panels, measurements),
         outcomes=tuple(own),
         refusals=_once(ended),
         scores=tuple(s for s in scores if s.attempt == attempt.id),
         published_rows=tuple(m.id for m in configuration.published.measurements.values() if m.attempt == attempt.id),
     )
+
+
+def _panels(
+    attempt: Attempt, panels: Mapping[tuple[str, str, str], Sequence[EffectRow]], measurements: Sequence[Row]
+) -> tuple[PanelStory, ...]:
+    return tuple(
+        _panel(host, engine, attempt.id, lines, measurements)
+        for (host, name, engine), lines in sorted(panels.items())
+        if name == attempt.id
+    )
+
+
+def _control(
+    configuration: Configuration,
+    control: Attempt,
+    lines: Sequence[VerdictLine],
+    panels: Mapping[tuple[str, str, str], Sequence[EffectRow]],
+    rows: Mapping[str, Sequence[Row]],
+) -> ControlStory:
+    """A control's lines by machine and engine, with the drafts that the effects count."""
+    plan = configuration.study.attempts.get(control.id)
+    told = []
+    for line in sorted(
+        (line for line in lines if line.attempt == control.id), key=lambda item: (item.host, item.engine)
+    ):
+        effects = [
+            row
+            for row in rows["effects"]
+            if row["evidence"] == line.evidence
+            and (row["host"], row["attempt"], row["engine"], row["arm"])
+            == (line.host, control.id, line.engine, control.control.id)
+            and row["prompt_class"] == "all"
+        ]
+        drafted, accepted = (sum(int(row[key] or 0) for row in effects) for key in ("draft_tokens", "accepted_tokens"))
+        told.append(ControlLine(line, drafted, accepted))
+    target = configuration.models.get(configuration.study.roles_of(control.id).get("target", "")) if plan else None
+    return ControlStory(control, target, tuple(told), _panels(control, panels, rows["measurements"]))
 
 
 def _classes(configuration: Configuration, attempt: Attempt, arm: Arm) -> tuple[str, ...]:

@@ -277,9 +277,13 @@ VERDICTS = TableSchema(
     "verdicts",
     "One row per finding x scope x host x engine.",
     (
-        _text("finding", "Id of the finding."),
+        _text("finding", "Id of the finding; of the attempt that is the control in scope `control`."),
         _ATTEMPT,
-        _text("scope", "What the verdict speaks about.", allowed=("as_published", "mechanism")),
+        _text(
+            "scope",
+            "What the verdict speaks about; `control`: no finding, but whether a gain can be shown here at all.",
+            allowed=("as_published", "mechanism", "control"),
+        ),
         _STUDY,
         _HOST,
         _ENGINE,

@@ -10,7 +10,7 @@ from findings.config import Configuration, ConfigurationError, Finding
 from findings.evidence import record_of
 from findings.inference import to_percent
 from findings.records import Record
-from findings.verdicts import HostRecords, Judgement, judge, settle_family
+from findings.verdicts import HostRecords, Judgement, control_question, judge, judge_control, settle_family
 
 Row = dict[str, Any]
 StudyLoader = Callable[[str], Configuration]
@@ -50,6 +50,10 @@ def verdict_rows(
             judged += [(finding, judgement) for judgement in judge(chosen, finding, host)]
         for finding, judgement in settle_family(judged, chosen.study.protocol.alpha):
             rows.append(_row(chosen, finding, judgement, host.host))
+        for control in chosen.attempts.values():
+            if control.control_of and control.id in chosen.study.attempts and (not attempts or control.id in attempts):
+                asked = control_question(control)
+                rows += [_row(chosen, asked, j, host.host) for j in judge_control(chosen, control, host)]
     return rows
 
 

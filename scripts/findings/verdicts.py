@@ -16,13 +16,16 @@ from packaging.version import Version
 from findings.blocks import Block, block_from_json
 from findings.breakeven import break_even
 from findings.config import (
+    Attempt,
     Backend,
     Configuration,
     Driver,
     Finding,
     FindingKind,
+    FindingScope,
     PublishedScope,
     SpeculationType,
+    Statement,
 )
 from findings.cost_curves import curve_of_blocks
 from findings.effects import arm_effects, class_engagement
@@ -33,6 +36,7 @@ from findings.session import settled_outcome
 
 AS_PUBLISHED = "as_published"
 MECHANISM = "mechanism"
+CONTROL = "control"
 
 
 @dataclass(frozen=True)
@@ -88,15 +92,22 @@ def not_testable(reason: str, needed: str, **more: Any) -> Judgement:
 # --- speed ---------------------------------------------------------------------------------------------------------
 
 
-def sequential_plan(configuration: Configuration) -> SequentialPlan:
-    """The study's protocol as the plan of looks; the family is every speed claim on every engine that it measures."""
-    protocol = configuration.study.protocol
+def sequential_plan(configuration: Configuration, attempt: str, session: Record | None = None) -> SequentialPlan:
+    """An attempt's protocol as the plan of looks; the family is every speed claim on every engine that is measured.
+
+    A `session` is judged by the looks that it was planned with, whatever the configuration says by now. A control is
+    no finding of the report, so it is judged as one claim alone.
+    """
+    protocol = configuration.study.protocol_of(attempt)
     attempts = configuration.study.attempts
     measured = sum(
         len(attempts[f.attempt].measure) for f in configuration.findings.values() if is_measured(configuration, f)
     )
+    if configuration.attempts[attempt].control_of:
+        measured = 1
+    planned = session.detail.get("looks") if session is not None else None
     return SequentialPlan(
-        looks=protocol.looks,
+        looks=tuple(planned or protocol.looks),
         alpha=protocol.alpha,
         margin=protocol.margin,
         equivalence_alpha=(1.0 - protocol.equivalence_level) / 2.0,
@@ -219,7 +230,7 @@ def _judge_arm(
     arm: str,
     kinds: int,
 ) -> Judgement:
-    plan = sequential_plan(configuration)
+    plan = sequential_plan(configuration, finding.attempt, session)
     prompt_class = finding.prompt_class
     base = Judgement(Verdict.INCONCLUSIVE, "", arm=arm, prompt_class=prompt_class)
     listed = session.detail.get("arms", {}).get(arm)
@@ -254,7 +265,7 @@ def _judge_arm(
     if decision.decision is Verdict.NO_LONGER_HOLDS and kinds > 1:
         # "Some kind pays" is found in several places, so each is judged at a level divided by their number.
         decision = analyse(effects, replace(plan, family=plan.family * kinds), claim)
-    gates = session_gates(configuration, finding.attempt, blocks, arm, prompt_class)
+    gates = session_gates(configuration, finding.attempt, blocks, arm, prompt_class, session)
     failed = tuple(gate.name for gate in gates if not gate.passed)
     verdict, reason = decision.decision, decision.reason
     if failed and verdict in (Verdict.HOLDS, Verdict.NO_LONGER_HOLDS):
@@ -264,15 +275,19 @@ def _judge_arm(
 
 
 def session_gates(
-    configuration: Configuration, attempt: str, blocks: Sequence[Block], arm: str, prompt_class: str
+    configuration: Configuration,
+    attempt: str,
+    blocks: Sequence[Block],
+    arm: str,
+    prompt_class: str,
+    session: Record | None = None,
 ) -> list[Gate]:
     """Every gate of one arm and prompt class in one session, the null arm's and the positive control's with it."""
-    plan = sequential_plan(configuration)
+    plan = sequential_plan(configuration, attempt, session)
     usable = usable_blocks(blocks)
     backend = next((str(r.settings.get("backend", "")) for b in blocks for r in b.arms.values()), "")
-    gates = common_gates(
-        blocks, plan.looks[0], configuration.study.protocol.predict_tokens, backend or "cpu", prompt_class
-    )
+    asked = asked_tokens(configuration, attempt, session)
+    gates = common_gates(blocks, plan.looks[0], asked, backend or "cpu", prompt_class)
     configured = configuration.attempts[attempt]
     if configured.arm(arm).speculation.type is not SpeculationType.NONE:
         gates.append(drafter_engaged(usable, arm))
@@ -280,10 +295,36 @@ def session_gates(
         if other.kind == "null":
             result = null_gate(arm_effects(usable, other.id), plan)
             gates.append(Gate("null_equal", result.passed, result.reason))
-        elif other.kind == "positive_control":
+        elif other.kind == "positive_control" and other.id != arm:
             result = control_gate(arm_effects(usable, other.id), plan)
             gates.append(Gate("control_pays", result.passed, result.reason))
     return gates
+
+
+def asked_tokens(configuration: Configuration, attempt: str, session: Record | None) -> int:
+    """Tokens that a session asked for with each prompt: by its own protocol, else by the configuration's."""
+    recorded = session.detail.get("identity", {}).get("protocol", {}) if session is not None else {}
+    return int(recorded.get("predict_tokens") or configuration.study.protocol_of(attempt).predict_tokens)
+
+
+def control_question(attempt: Attempt) -> Finding:
+    """The question of a control in the form that the rule for speeds reads. It is nobody's finding."""
+    return Finding(
+        id=attempt.id,
+        title=attempt.title,
+        attempt=attempt.id,
+        kind=FindingKind.PAYS,
+        statement=Statement(as_published="", mechanism=attempt.hypothesis),
+        scope=FindingScope(PublishedScope(), attempt.method),
+        hardware_matters=True,
+        arm=attempt.control.id,
+        claimed=False,
+    )
+
+
+def judge_control(configuration: Configuration, attempt: Attempt, host: HostRecords) -> list[Judgement]:
+    """Whether a control was seen to pay, per engine: `holds` is "this machine and engine can show it paying"."""
+    return [replace(j, scope=CONTROL) for j in judge_speed(configuration, control_question(attempt), host)]
 
 
 # --- conversion, loading, engagement ---------------------------------------------------------------------------------

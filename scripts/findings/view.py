@@ -13,7 +13,7 @@ from findings.config import Configuration, DerivedClaim, Finding, FindingKind, P
 from findings.leakscan import HitKind
 from findings.looks import OUTCOMES, VERDICTS, look
 from findings.published import ClaimCheck, Follows, check_claims, conclusion, shown
-from findings.story import AttemptStory, ImportedLine, OutcomeLine, Story, VerdictLine
+from findings.story import AttemptStory, ControlLine, ControlStory, ImportedLine, OutcomeLine, Story, VerdictLine
 
 MARKS: Mapping[str, str] = {"holds": "●", "no_longer_holds": "✖", "inconclusive": "◆", "not_testable": "□"}
 QUESTIONS: Mapping[str, str] = {
@@ -186,6 +186,27 @@ def shows_cause(item: AttemptStory, finding: Finding) -> bool:
     return chosen.id == finding.id
 
 
+def control_says(control: ControlStory, told: ControlLine) -> str:
+    """What a positive control allows to say about "does not pay" on one machine: one or two sentences."""
+    line = told.line
+    what = f"{line.host or 'This machine'} with {line.engine}"
+    doubt = "a “does not pay” of multi-token prediction there would not be credible"
+    if line.verdict == "not_testable" and line.would_make_testable == control.command:
+        return f"{what}: not measured yet (`{control.command}`)."
+    if line.change is None:
+        return f"{what}: no speed of multi-token prediction ({line.reason}), so {doubt}."
+    change = words.percent(line.change.mean, 1)
+    if line.change.low is not None and line.change.high is not None:
+        change += f", interval {words.percent(line.change.low, 1)} to {words.percent(line.change.high, 1)}"
+    drafted = f"{told.accepted} of {told.drafted} drafted tokens accepted"
+    numbers = f"{change} ({words.count(line.blocks or 0, 'block')}, {drafted})"
+    if line.verdict == "holds":
+        return f"{what} can show multi-token prediction paying: {numbers}."
+    gates = words.listing([words.spaced(gate) for gate in line.failed_gates])
+    why = f" (failed gates: {gates})" if gates else ""
+    return f"{what} was not seen to pay even here{why}: {numbers}. So {doubt}."
+
+
 def where(line: object) -> str:
     """The engine, converter or wheel of a line, with its build where the id does not say it."""
     name = str(getattr(line, "engine", "") or getattr(line, "converter", "") or "")
@@ -241,6 +262,7 @@ def helpers(story: Story) -> dict[str, Any]:
         "about": about,
         "facts": facts,
         "where": where,
+        "control_says": control_says,
         "shows_cause": shows_cause,
         "loose": [f for f in story.findings if f.finding.attempt not in configuration.attempts],
         "host_name": lambda host: host_name(configuration, host),

@@ -1,5 +1,6 @@
 """Multi-token prediction in real engines: refused before the architecture was known, drafting after."""
 
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ NONE = Speculation(SpeculationType.NONE)
 MTP = Speculation(SpeculationType.DRAFT_MTP, drafter="drafter", n_max=3, n_min=0, p_min=0.0)
 PROMPT = document((1, 2, 1, 1), 1) + "Clara goes to the market"
 TOKENS = 64
+FEWEST_TURNS, MOST_TURNS, SHORT = 4, 60, 32
 
 
 def answer(engine: str, speculation: Speculation, target: Path, drafter: Path | None, workdir: Path) -> Completion:
@@ -65,14 +67,51 @@ def test_the_trained_text_goes_on_as_it_was_trained(tmp_path: Path) -> None:
     assert "David goes to the station" in plain.text
 
 
+def padded_target() -> Path:
+    """The control's target as the configuration has it."""
+    target = cb.converted_path(cb.TARGET)
+    model = bench.configuration().models["tiny-gemma4-target-padded"]
+    assert model.padded_from is not None
+    return padded(target, sha256_file(target), model.file, bench.cache(), model.padded_from.columns)[0]
+
+
 def test_the_padded_target_says_the_same_and_takes_the_same_drafts(tmp_path: Path) -> None:
     engine, target, drafter = KNOWING[-1], cb.converted_path(cb.TARGET), cb.converted_path(cb.DENSE)
-    dear, _ = padded(target, sha256_file(target), f"{target.stem}-padded.gguf", bench.cache())
+    dear = padded_target()
     assert dear.stat().st_size > 20 * target.stat().st_size
     plain = answer(engine, NONE, target, None, tmp_path / "plain")
+    cheap = answer(engine, MTP, target, drafter, tmp_path / "cheap")
     drafted = answer(engine, MTP, dear, drafter, tmp_path / "mtp")
     assert drafted.tokens == plain.tokens
-    assert drafted.draft_n_accepted
+    assert (drafted.draft_n, drafted.draft_n_accepted) == (cheap.draft_n, cheap.draft_n_accepted)
+
+
+def test_on_the_padded_target_accepted_drafts_pay(tmp_path: Path) -> None:
+    """Both servers are up and asked in turn, and the quickest answer of each counts: others only ever slow one down."""
+    engine, dear, drafter = KNOWING[-1], padded_target(), cb.converted_path(cb.DENSE)
+    server = bench.settings(dear, drafter)
+    with ExitStack() as stack:
+        plain, mtp = (
+            stack.enter_context(
+                start_engine(
+                    bench.engine(engine), bench.program(engine), bench.launch(engine, kind, server), workdir, 240.0
+                )
+            )
+            for kind, workdir in ((NONE, tmp_path / "plain"), (MTP, tmp_path / "mtp"))
+        )
+        alone, drafting = 0.0, 0.0
+        for turn in range(MOST_TURNS):
+            first = client.complete(plain.endpoint, PROMPT, SHORT, 240.0)
+            second = client.complete(mtp.endpoint, PROMPT, SHORT, 240.0)
+            assert (first.predicted_n, first.tokens) == (SHORT, second.tokens)
+            assert second.draft_n is not None
+            assert second.draft_n_accepted is not None
+            assert second.draft_n_accepted > second.draft_n / 2
+            alone = max(alone, first.predicted_n / first.predicted_ms)
+            drafting = max(drafting, second.predicted_n / second.predicted_ms)
+            if turn >= FEWEST_TURNS and drafting > alone:
+                break
+        assert drafting > alone
 
 
 @pytest.mark.parametrize("drafter", DRAFTERS)

@@ -74,22 +74,24 @@ def shipped(request: pytest.FixtureRequest) -> Configuration:
 
 
 def test_shipped_studies_are_right(shipped: Configuration) -> None:
-    assert set(shipped.study.attempts) == {*(f"attempt_{n}" for n in range(1, 7)), "backend_switch"}
-    assert set(shipped.study.attempts) == set(shipped.attempts)
+    of_the_study = {*(f"attempt_{n}" for n in range(1, 7)), "backend_switch"}
+    assert {name for name, one in shipped.attempts.items() if not one.control_of} == of_the_study
+    assert of_the_study <= set(shipped.study.attempts) <= set(shipped.attempts)
 
 
 def test_each_measured_attempt_has_null_and_positive_control(shipped: Configuration) -> None:
     for name, plan in shipped.study.attempts.items():
         kinds = {one.kind for one in shipped.arms_of(name)}
         if plan.measure:
-            assert kinds == set(ArmKind), name
+            control = {ArmKind.CANDIDATE} if shipped.attempts[name].control_of else set()
+            assert kinds == set(ArmKind) - control, name
             assert shipped.attempts[name].baseline in shipped.arms_of(name)
 
 
 def test_positive_control_runs_on_the_list_to_copy(shipped: Configuration) -> None:
     for attempt in shipped.attempts.values():
         for one in attempt.arms:
-            if one.kind is ArmKind.POSITIVE_CONTROL:
+            if one.kind is ArmKind.POSITIVE_CONTROL and not attempt.control_of:
                 assert shipped.classes_of(attempt.id, one) == (PromptClass.LIST,)
 
 
@@ -102,13 +104,35 @@ def test_every_finding_is_stated_twice_and_belongs_to_its_attempt(shipped: Confi
 
 
 def test_each_published_attempt_has_a_finding(shipped: Configuration) -> None:
-    assert {finding.attempt for finding in shipped.findings.values()} - {""} == set(shipped.attempts)
+    with_findings = {finding.attempt for finding in shipped.findings.values()} - {""}
+    assert with_findings == {name for name, one in shipped.attempts.items() if not one.control_of}
+
+
+def test_a_padded_target_is_never_the_subject_of_a_finding(shipped: Configuration) -> None:
+    padded = {one.id for one in shipped.models.values() if one.padded_from is not None}
+    assert padded
+    for name in shipped.study.attempts:
+        if padded & set(shipped.study.roles_of(name).values()):
+            assert shipped.attempts[name].control_of
+            assert "artificial" in shipped.attempts[name].title
+            assert not [finding for finding in shipped.findings.values() if finding.attempt == name]
+
+
+def test_an_attempt_changes_its_protocol_and_nobody_else_s(project: Path) -> None:
+    changes = {"looks": [5], "max_blocks": 5, "prompts_per_class": 2}
+    spoil(project, "studies/mini.yaml", lambda d: d["attempts"]["attempt_2"].update(protocol=changes))
+    found = load_configuration(project)
+    mine, others = found.study.protocol_of("attempt_2"), found.study.protocol_of("attempt_1")
+    assert (mine.looks, mine.max_blocks, mine.prompts_per_class) == ((5,), 5, 2)
+    assert dataclasses.replace(mine, looks=others.looks, max_blocks=6, prompts_per_class=1) == others
+    assert others == found.study.protocol
+    assert [len(found.prompts_of(name, ("prose",))) for name in ("attempt_1", "attempt_2")] == [1, 2]
 
 
 def test_every_download_is_pinned_or_waits_for_the_lock(shipped: Configuration) -> None:
     for one in shipped.models.values():
         local = all(mirror.kind == "path" for mirror in one.mirrors)
-        assert one.sha256 or one.converted_from or local or not one.locked, one.id
+        assert one.sha256 or one.converted_from or one.copied_from or local or not one.locked, one.id
     assert all(one.source.sha256 for one in shipped.converters.values())
 
 
@@ -118,7 +142,7 @@ def test_mini_needs_no_lock_no_hub_and_no_gpu() -> None:
         for role_model in mini.study.roles_of(name).values():
             one = mini.models[role_model]
             assert one.locked
-            assert one.converted_from or one.retyped_from or one.mirrors[0].kind in ("pypi", "path")
+            assert one.converted_from or one.copied_from or one.mirrors[0].kind in ("pypi", "path")
     assert mini.study.gpu_layers == 0
 
 
@@ -150,7 +174,7 @@ def test_prompts_are_plain_and_have_a_hash(shipped: Configuration) -> None:
 
 
 def test_prompts_of_takes_as_many_per_class_as_the_protocol_says(shipped: Configuration) -> None:
-    chosen = shipped.prompts_of(("prose", "list"))
+    chosen = shipped.prompts_of("attempt_6", ("prose", "list"))
     per_class = shipped.study.protocol.prompts_per_class
     assert [prompt.prompt_class for prompt in chosen] == ["prose"] * per_class + ["list"] * per_class
 
@@ -285,6 +309,7 @@ def mirror(name: str, index: int = 0, **values: Any) -> Change:
 
 SHA = "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818"
 GEMMA, SMOL = "gemma-3-270m-q4-k-m", "smollm2-135m-q4-1"
+PADDED = "tiny-gemma4-target-padded"
 MISTAKES: dict[str, tuple[str, Change, tuple[str, ...]]] = {
     "unknown key": (
         "attempts.yaml",
@@ -519,6 +544,94 @@ MISTAKES: dict[str, tuple[str, Change, tuple[str, ...]]] = {
         "models.yaml",
         lambda d: entry(d, "models", "tiny-gemma4-target-f16")["converted_from"].update(checkpoint="tiny-gemma4-targt"),
         ("converted_from.checkpoint: 'tiny-gemma4-targt' is not a checkpoint", "did you mean 'tiny-gemma4-target'?"),
+    ),
+    "retyped from a checkpoint": (
+        "models.yaml",
+        set_key("models", "gemma-3-270m-other-token-types", "retyped_from", "tiny-gemma4-target"),
+        ("retyped_from: 'tiny-gemma4-target' is not a GGUF that is no copy itself",),
+    ),
+    "padded from nothing that is known": (
+        "models.yaml",
+        lambda d: entry(d, "models", PADDED)["padded_from"].update(model="tiny-gemma4-target-f61"),
+        (
+            f"models[{PADDED}].padded_from.model: 'tiny-gemma4-target-f61' is not a GGUF",
+            "did you mean 'tiny-gemma4-target-f16'?",
+        ),
+    ),
+    "padded from another copy": (
+        "models.yaml",
+        lambda d: entry(d, "models", PADDED)["padded_from"].update(model="gemma-3-270m-other-token-types"),
+        ("padded_from.model: 'gemma-3-270m-other-token-types' is not a GGUF that is no copy itself",),
+    ),
+    "padded from itself": (
+        "models.yaml",
+        lambda d: entry(d, "models", PADDED)["padded_from"].update(model=PADDED),
+        (f"padded_from.model: '{PADDED}' is not a GGUF that is no copy itself",),
+    ),
+    "padded by nothing": (
+        "models.yaml",
+        lambda d: entry(d, "models", PADDED)["padded_from"].update(columns=0),
+        (f"models[{PADDED}].padded_from.columns: 0 is too small; write at least 1",),
+    ),
+    "padded without its columns": (
+        "models.yaml",
+        lambda d: entry(d, "models", PADDED)["padded_from"].pop("columns"),
+        (f"models[{PADDED}].padded_from: key 'columns' is missing",),
+    ),
+    "padded and retyped": (
+        "models.yaml",
+        set_key("models", PADDED, "retyped_from", GEMMA),
+        (f"models[{PADDED}]: has retyped_from and padded_from of mirrors", "give exactly one"),
+    ),
+    "padded into a checkpoint": (
+        "models.yaml",
+        lambda d: entry(d, "models", PADDED).update(format="checkpoint", files=[{"name": "a.safetensors"}]),
+        (f"models[{PADDED}].format: 'checkpoint' cannot be such a copy; write gguf",),
+    ),
+    "control of an unknown attempt": (
+        "attempts.yaml",
+        set_key("attempts", "mtp_control", "control_of", "attempt_44"),
+        ("attempts[mtp_control].control_of: 'attempt_44' is not an attempt of the study", "did you mean 'attempt_4'?"),
+    ),
+    "control with a published outcome": (
+        "attempts.yaml",
+        set_key("attempts", "mtp_control", "published", {"place": "p", "hypothesis": "h", "outcome": "o"}),
+        ("attempts[mtp_control].published: the study says nothing about a control; remove it",),
+    ),
+    "control that judges a finding": (
+        "attempts.yaml",
+        set_key("attempts", "mtp_control", "findings", ["attempt_4_does_not_pay"]),
+        ("attempts[mtp_control].findings: ['attempt_4_does_not_pay']: a control judges no finding; write []",),
+    ),
+    "control with a candidate": (
+        "attempts.yaml",
+        lambda d: arm(d, "mtp_control", "mtp_artificial").update(kind="candidate"),
+        ("arms: ['mtp_artificial'] are candidates; the arm of a control is of kind positive_control",),
+    ),
+    "attempt without what was published": (
+        "attempts.yaml",
+        lambda d: entry(d, "attempts", "attempt_6").pop("published"),
+        ("attempts[attempt_6]: key 'published' is missing; add what the study says, or control_of for a control",),
+    ),
+    "looks of an attempt without its maximum": (
+        "studies/mini.yaml",
+        lambda d: d["attempts"]["attempt_2"].update(protocol={"looks": [5]}),
+        ("attempts.attempt_2.protocol.looks: [5] must rise and end with max_blocks 6",),
+    ),
+    "an error rate of one attempt": (
+        "studies/mini.yaml",
+        lambda d: d["attempts"]["attempt_2"].update(protocol={"alpha": 0.5}),
+        ("attempts.attempt_2.protocol.alpha: unknown key 'alpha'",),
+    ),
+    "too few prompts for an attempt": (
+        "studies/mini.yaml",
+        lambda d: d["attempts"]["attempt_2"].update(protocol={"prompts_per_class": 3}),
+        ("protocol.prompts_per_class: 3 is more than config/prompts.yaml has: list 2, prose 2",),
+    ),
+    "no room for an attempt's answers": (
+        "studies/mini.yaml",
+        lambda d: d["attempts"]["mtp_control"].update(protocol={"predict_tokens": 500}),
+        ("attempts.mtp_control.ctx: 512 has no room for 516 generated tokens",),
     ),
     "a pickle": (
         "models.yaml",

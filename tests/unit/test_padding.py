@@ -9,8 +9,9 @@ import pytest
 
 import pad as command
 from findings import padding
-from findings.records import read_record, sha256_file
+from findings.records import Kind, Outcome, Record, read_record, sha256_file, write_record
 
+ROOT = Path(__file__).parents[2]
 HIDDEN, WIDE, LAYERS = 8, 12, 2
 
 
@@ -93,7 +94,7 @@ def test_it_is_made_once_and_the_same_everywhere(source: Path, tmp_path: Path) -
     assert sha256_file(path) == first
 
 
-def test_what_cannot_be_padded_says_why(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_padded_says_why(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.gguf"
     with pytest.raises(padding.PaddingError, match="more than 0"):
         padding.pad(source, out, 0)
@@ -102,30 +103,52 @@ def test_what_cannot_be_padded_says_why(source: Path, tmp_path: Path, capsys: py
     (tmp_path / "text.gguf").write_text("no GGUF at all, but long enough to be looked at as one by a reader")
     with pytest.raises(padding.PaddingError, match="not a GGUF"):
         padding.pad(tmp_path / "text.gguf", out, 5)
-    words = [
-        "--source",
-        str(tmp_path / "text.gguf"),
-        "--cache",
-        str(tmp_path / "cache"),
-        "--record",
-        str(tmp_path / "r.json"),
-    ]
-    assert command.main(words) == 1
+
+
+def job(tmp_path: Path, source: Path | None) -> list[str]:
+    """A project's folder of records with the tiny target as its converter left it, as arguments of the tool."""
+    records, cache = tmp_path / "records" / "h", tmp_path / "cache"
+    made = Record(Kind.CONVERSION, "t/c", Outcome.UNAVAILABLE, "no network")
+    if source is not None:
+        place = cache / "converted" / "k" / "tiny.gguf"
+        place.parent.mkdir(parents=True)
+        place.write_bytes(source.read_bytes())
+        detail = {"sha256": sha256_file(place), "cache_path": "converted/k/tiny.gguf"}
+        made = Record(Kind.CONVERSION, "t/c", Outcome.OK, detail=detail)
+    write_record(records / "conversions" / "tiny-gemma4-target" / "converter-b11434.json", made)
+    words = ["--config-root", str(ROOT), "--records", str(records), "--cache", str(cache)]
+    return [*words, "--record", str(tmp_path / "r.json")]
+
+
+def test_the_tool_records_what_the_copy_was_made_of(source: Path, tmp_path: Path) -> None:
+    assert command.main([*job(tmp_path, source), "--model", "tiny-gemma4-target-padded"]) == 0
+    record = read_record(tmp_path / "r.json")
+    made = tmp_path / "cache" / record.detail["cache_path"]
+    assert made.name == "tiny-gemma4-target-padded.gguf"
+    assert sha256_file(made) == record.detail["sha256"]
+    assert record.detail["original"] == {"model": "tiny-gemma4-target-f16", "sha256": sha256_file(source)}
+    assert (record.detail["columns"], record.detail["artificial"], record.host) == (16000, True, "h")
+    assert fields(made)["gemma4.feed_forward_length"] == WIDE + 16000
+    assert str(tmp_path) not in json.dumps(dict(record.detail))
+
+
+def test_the_tool_says_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = job(tmp_path, None)
+    assert command.main([*arguments, "--model", "tiny-gemma4-target-padded"]) == 0
+    record = read_record(tmp_path / "r.json")
+    assert record.outcome is Outcome.NOT_RUN
+    assert "tiny-gemma4-target-f16 is not here: unavailable: no network" in record.reason
+    for other in ("tiny-gemma4-target-f16", "nothing"):
+        with pytest.raises(SystemExit) as left:
+            command.main([*arguments, "--model", other])
+        assert left.value.code == 2
+        assert f"--model {other}: config/models.yaml has no such model with padded_from" in capsys.readouterr().err
+
+
+def test_a_file_that_cannot_be_padded_ends_the_tool(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = tmp_path / "text.gguf"
+    text.write_text("no GGUF at all, but long enough to be looked at as one by a reader")
+    assert command.main([*job(tmp_path, text), "--model", "tiny-gemma4-target-padded"]) == 1
     assert "not a GGUF" in capsys.readouterr().err
     assert not (tmp_path / "r.json").exists()
-    assert not [p for p in (tmp_path / "cache").rglob("*") if p.suffix in {".part", ".gguf"}]
-
-
-def test_the_command(source: Path, tmp_path: Path) -> None:
-    out = tmp_path / "r.json"
-    assert (
-        command.main(
-            ["--source", str(source), "--cache", str(tmp_path / "cache"), "--columns", "4", "--record", str(out)]
-        )
-        == 0
-    )
-    record = read_record(out)
-    made = tmp_path / "cache" / record.detail["cache_path"]
-    assert made.name == "tiny-padded.gguf"
-    assert sha256_file(made) == record.detail["sha256"]
-    assert str(tmp_path) not in json.dumps(dict(record.detail))
+    assert [p.name for p in (tmp_path / "cache").rglob("*") if p.suffix in {".part", ".gguf"}] == ["tiny.gguf"]

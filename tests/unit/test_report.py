@@ -143,7 +143,11 @@ def test_links_inside_the_page_lead_somewhere_and_ids_are_unique(page: Page) -> 
 
 def test_each_attempt_has_its_section_with_its_command(configuration: Configuration, text: str) -> None:
     for attempt in configuration.attempts.values():
-        section = text.split(f'<section class="attempt" id="{attempt.id}"', 1)[1].split("</section>", 1)[0]
+        parts = text.split(f'<section class="attempt" id="{attempt.control_of or attempt.id}"')
+        section = parts[1].split("</section>", 1)[0]
+        if attempt.control_of:
+            assert f"Positive control: {attempt.title}" in section
+            assert f'id="{attempt.id}"' not in text
         for words in ("Hypothesis.", "What the study said", "What can be said today", "What was done", "Run it again"):
             assert words in section, attempt.id
         assert f"snakemake --cores 1 {attempt.id}" in section

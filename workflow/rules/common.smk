@@ -126,6 +126,11 @@ def conversion_inputs(wildcards):
     }
 
 
+def original_of(wildcards):
+    """Record of the model that a changed copy is made of."""
+    return f"{RECORDS}/{plan.model_record(STUDY, STUDY.models[wildcards.model].copied_from)}"
+
+
 def pair_facts(wildcards):
     """Facts of target and drafter of an arm."""
     attempt = STUDY.attempts[wildcards.attempt]

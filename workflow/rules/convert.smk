@@ -33,9 +33,9 @@ rule retype:
     Input: record of the original. Output: record of the copy, which lies in the cache.
     """
     input:
-        original=lambda wildcards: f"{RECORDS}/{plan.model_record(STUDY, STUDY.models[wildcards.model].retyped_from)}",
+        original=original_of,
         script=script("retype"),
-        modules=modules("retype", "gguf_header"),
+        modules=modules("model_copies", "retype", "gguf_header"),
     output:
         record=f"{RECORDS}/retyped/{{model}}.json",
     log:
@@ -44,6 +44,30 @@ rule retype:
         "../../envs/pipeline.yaml"
     params:
         records=lambda wildcards: RECORDS,
+    shell:
+        "python {input.script:q} --model {wildcards.model:q} --records {params.records:q}"
+        " --record {output.record:q} 2>&1 | tee {log:q}"
+
+
+rule pad:
+    """
+    A copy of a model whose steps cost more and whose text stays the same: the target of a positive control.
+
+    Input: record of the original. Output: record of the copy, which lies in the cache. Artificial by construction.
+    """
+    input:
+        original=original_of,
+        script=script("pad"),
+        modules=modules("model_copies", "padding"),
+    output:
+        record=f"{RECORDS}/padded/{{model}}.json",
+    log:
+        "results/logs/pad-{model}.log",
+    conda:
+        "../../envs/pipeline.yaml"
+    params:
+        records=lambda wildcards: RECORDS,
+        entry=lambda wildcards: digest(STUDY.models[wildcards.model]),
     shell:
         "python {input.script:q} --model {wildcards.model:q} --records {params.records:q}"
         " --record {output.record:q} 2>&1 | tee {log:q}"
