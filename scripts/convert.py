@@ -18,7 +18,7 @@ from findings.checkpoint import CheckpointError
 from findings.convert import TIMEOUT_S, Conversion, ConversionError, convert
 from findings.environments import environment_python
 from findings.interrupted import end_with_workflow
-from findings.job import configured, given_overrides, progress
+from findings.job import add_configuration_arguments, configured, progress
 from findings.records import Kind, Outcome, Record, RecordError, read_record, redact, utc_now, write_record
 from findings.sources import ensure_unpacked, source_path
 from findings.writing import command
@@ -30,8 +30,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--model", help="id of a checkpoint in config/models.yaml")
     parser.add_argument("--converter", default="", help="id of a converter in config/engines.yaml (by hand: any name)")
     parser.add_argument("--records", type=Path, help="results/records/<host>, with --model")
-    parser.add_argument("--config-root", type=Path, default=Path(), help="folder that holds config/ (default: here)")
-    parser.add_argument("--overrides", default=given_overrides(), help="JSON that replaces keys of config/config.yaml")
+    add_configuration_arguments(parser)
     parser.add_argument("--checkpoint", type=Path, help="folder of a checkpoint, instead of --model")
     parser.add_argument("--source", type=Path, help="unpacked llama.cpp source, with --checkpoint")
     parser.add_argument("--python", type=Path, help="interpreter with torch and transformers, with --checkpoint")

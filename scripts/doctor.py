@@ -12,7 +12,7 @@ from pathlib import Path
 
 from findings.cache import cache_root
 from findings.doctor import described, diagnose
-from findings.job import configured, given_overrides
+from findings.job import add_configuration_arguments, configured
 from findings.writing import command
 
 
@@ -20,8 +20,7 @@ from findings.writing import command
 def main(argv: Sequence[str] | None = None) -> int:
     """0 whatever was found, 2 for a wrong configuration or host label."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--config-root", type=Path, default=Path(), help="folder that holds config/ (default: here)")
-    parser.add_argument("--overrides", default=given_overrides(), help="JSON that replaces keys of config/config.yaml")
+    add_configuration_arguments(parser)
     parser.add_argument("--cache", type=Path, default=cache_root(), help="folder with models, engines and environments")
     parser.add_argument("--no-network", action="store_true", help="do not ask whether the hub can be reached")
     parser.add_argument("--quick", action="store_true", help="start no program to ask for its version and devices")

@@ -13,7 +13,7 @@ from findings.bundles import BundleError
 from findings.config import ConfigurationError, load_configuration
 from findings.evidence import collect, gather
 from findings.imports import ImportedFileError
-from findings.job import given_overrides
+from findings.job import add_configuration_arguments
 from findings.records import RecordError, write_text
 from findings.tables import TableError, document_in
 from findings.writing import command
@@ -40,10 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--records", type=Path, default=Path("results/records"), help="folder of the records")
     parser.add_argument("--attempt", default="", help="only this attempt, without imports and published figures")
-    parser.add_argument("--config-root", type=Path, default=Path(), help="folder that holds config/")
-    parser.add_argument(
-        "--overrides", default=given_overrides(), help="JSON: keys that replace those of config/config.yaml"
-    )
+    add_configuration_arguments(parser)
     parser.add_argument("--out", type=Path, default=Path("results/tables"), help="folder for the tables")
     parser.add_argument("--every-run", action="store_true", help="all complete runs of a session, not the newest alone")
     parser.add_argument("--document", type=Path, help="only write the columns into this file, between its markers")

@@ -12,7 +12,7 @@ from findings.bundles import BundleError, folder_records, newest_runs, write_bun
 from findings.code_version import code_sha256
 from findings.config import Configuration, ConfigurationError, load_configuration
 from findings.host import resolve_label
-from findings.job import given_overrides
+from findings.job import add_configuration_arguments
 from findings.leakscan import LeakError, Scanner, require_clean
 from findings.writing import command
 
@@ -44,10 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--host", action="append", default=[], help="label of a host (default: this machine's; may be repeated)"
     )
-    parser.add_argument("--config-root", type=Path, default=Path(), help="folder that holds config/")
-    parser.add_argument(
-        "--overrides", default=given_overrides(), help="JSON: keys that replace those of config/config.yaml"
-    )
+    add_configuration_arguments(parser)
     parser.add_argument("--out", type=Path, help="the bundle of a single host (default: results/export/<host>.zip)")
     parser.add_argument("--every-run", action="store_true", help="all complete runs of a session, not the newest alone")
     arguments = parser.parse_args(argv)

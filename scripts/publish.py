@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from findings.job import configured, given_overrides, progress
+from findings.job import add_configuration_arguments, configured, progress
 from findings.leakscan import LeakError
 from findings.publish import publish
 from findings.readme import ReadmeError, with_verdicts
@@ -22,10 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Exit codes: 0 written, 1 a table cannot be read or something private was found, 2 bad usage."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tables", type=Path, default=Path("results/tables"), help="folder with the tables")
-    parser.add_argument("--config-root", type=Path, default=Path(), help="folder that holds config/")
-    parser.add_argument(
-        "--overrides", default=given_overrides(), help="JSON: keys that replace those of config/config.yaml"
-    )
+    add_configuration_arguments(parser)
     parser.add_argument("--figures", type=Path, default=Path("docs/figures"), help="folder with the figures (SVG)")
     parser.add_argument("--readme", type=Path, help="README whose table of verdicts is written anew")
     parser.add_argument("--out", type=Path, default=Path("docs/gemma-4-mtp-on-pascal.md"), help="file to write")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from findings.figures import FIGURES
-from findings.job import configured, given_overrides, progress
+from findings.job import add_configuration_arguments, configured, progress
 from findings.leakscan import LeakError
 from findings.report import report
 from findings.story import read_rows, table_files, tell
@@ -21,10 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Exit codes: 0 written, 1 a table cannot be read or something private was found, 2 bad usage."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tables", type=Path, default=Path("results/tables"), help="folder with the tables")
-    parser.add_argument("--config-root", type=Path, default=Path(), help="folder that holds config/")
-    parser.add_argument(
-        "--overrides", default=given_overrides(), help="JSON: keys that replace those of config/config.yaml"
-    )
+    add_configuration_arguments(parser)
     parser.add_argument("--figures", type=Path, default=Path("results/figures"), help="folder with the figures (SVG)")
     parser.add_argument(
         "--captions", type=Path, default=Path("workflow/report"), help="folder with the figures' captions (<name>.rst)"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from findings.cache import cache_root
 from findings.environments import environment_python
-from findings.job import configured, given_overrides, progress
+from findings.job import add_configuration_arguments, configured, progress
 from findings.records import Kind, Outcome, Record, RecordError, read_record, redact, utc_now, write_record
 from findings.torch_probe import ProbeError, probe_index, probe_python, probe_wheel
 from findings.writing import command
@@ -26,8 +26,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--wheel", default="", help="id of the build; with --records one of config/engines.yaml")
     parser.add_argument("--records", type=Path, help="results/records/<host>")
     parser.add_argument("--cache", type=Path, default=cache_root(), help="cache folder, with --records")
-    parser.add_argument("--config-root", type=Path, default=Path(), help="folder that holds config/ (default: here)")
-    parser.add_argument("--overrides", default=given_overrides(), help="JSON that replaces keys of config/config.yaml")
+    add_configuration_arguments(parser)
     parser.add_argument("--python", type=Path, help="interpreter whose torch is asked")
     parser.add_argument("--wheel-file", type=Path, help="a wheel of torch, read without installing it")
     parser.add_argument("--record", type=Path, required=True, help="JSON file to write")

@@ -13,7 +13,7 @@ from findings.bundles import BundleError
 from findings.config import load_configuration
 from findings.evidence import gather
 from findings.imports import ImportedFileError
-from findings.job import configured, given_overrides
+from findings.job import add_configuration_arguments, configured
 from findings.records import RecordError
 from findings.scores import score_rows
 from findings.tables import PRECHECK_SCORES, VERDICTS, to_table, write_table
@@ -25,8 +25,7 @@ from findings.writing import command
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the verdicts; 0 whatever they are, 1 for a damaged record, 2 for a wrong configuration or import."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--config-root", type=Path, default=Path(), help="folder that holds config/ (default: here)")
-    parser.add_argument("--overrides", default=given_overrides(), help="JSON that replaces keys of config/config.yaml")
+    add_configuration_arguments(parser)
     parser.add_argument("--records", type=Path, default=Path("results/records"), help="folder with the hosts' records")
     parser.add_argument("--attempt", action="append", default=[], help="only this attempt (may be repeated)")
     parser.add_argument("--host", default="", help="say the verdicts of this host")

@@ -47,10 +47,15 @@ def given_overrides() -> str:
     return os.environ.get("FINDINGS_OVERRIDES", "{}")
 
 
-def add_job_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that a Job is made of."""
+def add_configuration_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that a configuration is read with (`configured`)."""
     parser.add_argument("--config-root", type=Path, default=Path(), help="folder that holds config/ (default: here)")
     parser.add_argument("--overrides", default=given_overrides(), help="JSON that replaces keys of config/config.yaml")
+
+
+def add_job_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that a Job is made of."""
+    add_configuration_arguments(parser)
     parser.add_argument("--records", type=Path, required=True, help="results/records/<host>")
     parser.add_argument("--shared", type=Path, help="records of what was fetched and converted (default: --records)")
     parser.add_argument("--cache", type=Path, default=cache_root(), help="folder with models, engines and environments")
