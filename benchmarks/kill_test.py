@@ -53,8 +53,10 @@ LONGEST_S = 900.0
 END_S = 30.0
 PLANNED_BLOCKS = 3
 TABLES = ("measurements", "outcomes", "verdicts")
+MADE = ("arms_killed", "records_made_again")
 ENDED = ("crashed", "out_of_memory")
 WAIT_FOR_TARGET_S = 20.0
+LONGEST_MOMENT_S = 20.0
 
 
 class KillTestError(AssertionError):
@@ -121,12 +123,13 @@ def prepare(folder: Path, cache: Path) -> Bench:
     return bench
 
 
-def start(bench: Bench) -> subprocess.Popen[bytes]:
+def start(bench: Bench, *targets: str) -> subprocess.Popen[bytes]:
     """What the user types, in a process group of its own."""
+    snakemake = str(Path(sys.executable).with_name("snakemake"))
     environment = os.environ | {"FINDINGS_CACHE": str(bench.folder / "cache"), "TMPDIR": str(bench.folder / "tmp")}
     with (bench.folder / "run.log").open("ab") as log:
         return subprocess.Popen(
-            [str(Path(sys.executable).with_name("snakemake")), "--cores", "1", "report", "--config", f"study={STUDY}"],
+            [snakemake, "--cores", "1", *targets, "report", "--config", f"study={STUDY}"],
             cwd=bench.project,
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -331,7 +334,9 @@ def finish_round(bench: Bench, reference: Contents, engines_killed: int) -> dict
     if spoiled:
         for path in spoiled:
             path.unlink()
-        if wait_for_end(bench, start(bench)) != 0:
+        # Named, because Snakemake makes a missing file again only where it is asked for, or a job that needs it runs.
+        names = [path.relative_to(bench.project).as_posix() for path in spoiled]
+        if wait_for_end(bench, start(bench, *names)) != 0:
             raise KillTestError("the command failed after a record was deleted")
         check(bench)
     now, arms = contents(bench), spoiled_arms(bench)
@@ -356,8 +361,8 @@ def empty(bench: Bench) -> None:
     bench.blocks = {}
 
 
-def test(bench: Bench, kills: int, chance: random.Random) -> dict[str, Any]:
-    """The whole test; what happened, with `different` empty when all is well."""
+def test(bench: Bench, kills: int, minutes: float, chance: random.Random) -> dict[str, Any]:
+    """The whole test; what happened, `different` empty when all is well. After `minutes` nothing more is killed."""
     began = time.monotonic()
     if wait_for_end(bench, start(bench)) != 0:
         raise KillTestError("the undisturbed run failed")
@@ -369,10 +374,14 @@ def test(bench: Bench, kills: int, chance: random.Random) -> dict[str, Any]:
     say(f"undisturbed: {whole_s:.0f} s, {blocks} blocks, compared rows {reference.rows}")
     rounds: list[dict[str, Any]] = []
     engines_killed = done = 0
+
+    def wanted(done: int) -> bool:
+        return done < kills and time.monotonic() - began < 60 * minutes
+
     while True:
         run = start(bench)
-        if done < kills:
-            moment = chance.uniform(0.5, min(max(whole_s / 4, 8.0), 30.0))
+        if wanted(done):
+            moment = chance.uniform(0.5, min(max(whole_s / 4, 8.0), LONGEST_MOMENT_S))
             entry = None
             with contextlib.suppress(subprocess.TimeoutExpired):
                 run.wait(timeout=moment)
@@ -394,7 +403,7 @@ def test(bench: Bench, kills: int, chance: random.Random) -> dict[str, Any]:
         rounds.append(finish_round(bench, reference, engines_killed))
         engines_killed = 0
         say(f"round {len(rounds)} complete: {json.dumps(rounds[-1])}")
-        if done >= kills:
+        if not wanted(done):
             break
     return {
         "kills": done,
@@ -413,19 +422,19 @@ def summary(result: dict[str, Any]) -> str:
         counts = [sum(e["killed"] == target and e["signal"] == number.name for e in log) for number in SIGNALS]
         lines.append(f"| {target} | " + " | ".join(map(str, counts)) + " |")
     rounds = result.get("rounds", [])
-    differing = sum(one["speed_verdicts_that_differ"] for one in rounds)
+    added = {key: sum(one[key] for one in rounds) for key in ("speed_verdicts_that_differ", *MADE)}
+    rows = ", ".join(f"{count} {name}" for name, count in result.get("undisturbed", {}).get("rows", {}).items())
     lines += [
         "",
-        f"The command was carried to its end {len(rounds)} times, once after every few kills. "
-        f"Blocks lost, measured twice or half written: {0 if not result['different'] else 'see below'}; "
-        f"processes left behind: {0 if not result['different'] else 'see below'}; "
-        f"rows that differ from the undisturbed run: {len(result['different'])} "
-        f"(compared each time: {result.get('undisturbed', {}).get('rows', {})}). "
-        f"Arms recorded as crashed because their engine was killed: {sum(one['arms_killed'] for one in rounds)}; "
-        f"loads, conversions and probes made again for that: {sum(one['records_made_again'] for one in rounds)}. "
-        f"Verdicts on speed, which are not compared: {differing} came out otherwise than in the undisturbed run. "
-        f"Temporary files left in results/ at the end: {result['leftover_temporary_files']}.",
-        *(f"- {line}" for line in result["different"]),
+        f"The command was carried to its end {len(rounds)} times, once after every few kills, and its tables compared "
+        f"with those of the undisturbed run ({rows}).",
+        "",
+        f"- Faults and differing rows: {len(result['different'])}",
+        f"- Arms recorded as crashed because their engine was killed: {added['arms_killed']}; loads, conversions and "
+        f"probes made again for that reason: {added['records_made_again']}",
+        f"- Verdicts on speed that came out otherwise, which noise decides: {added['speed_verdicts_that_differ']}",
+        f"- Temporary files left below results/ at the end: {result['leftover_temporary_files']}",
+        *(f"- Fault: {line}" for line in result["different"]),
     ]
     return "\n".join(lines)
 
@@ -439,6 +448,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """0 when nothing was lost and nothing differs, else 1; the folder is kept then."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="kill nothing more after that (no limit)")
     parser.add_argument("--seed", type=int, default=20260506)
     parser.add_argument("--cache", type=Path, default=Path(os.environ.get("FINDINGS_CACHE", ROOT / "resources/cache")))
     parser.add_argument("--out", type=Path, help="JSON file for the result")
@@ -450,7 +460,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     bench = prepare(folder, arguments.cache.resolve())
     began = time.monotonic()
     try:
-        result = test(bench, arguments.kills, random.Random(arguments.seed))  # noqa: S311 - moments, no secrets
+        result = test(bench, arguments.kills, arguments.minutes, random.Random(arguments.seed))  # noqa: S311 - moments, no secrets
     except KillTestError as error:
         result = {"different": [str(error)]}
     finally:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 import shutil
+import subprocess
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[1]
 COPIED = ("config", "envs", "scripts", "workflow", "profiles", "Snakefile", "README.md")
@@ -24,3 +27,18 @@ def copy_project(place: Path) -> Path:
     text = settings.read_text(encoding="utf-8")
     settings.write_text(re.sub(r"  - path: docs/records/.*?(?=  - path:)", "", text, flags=re.DOTALL), encoding="utf-8")
     return place
+
+
+def mounted(place: Path, size: str) -> None:
+    """Make a folder a disk of that size, in memory; without root the test is skipped."""
+    place.mkdir(exist_ok=True)
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)], capture_output=True, check=False
+    )
+    if done.returncode != 0:
+        pytest.skip("mounting a small disk needs root; THIS FAULT IS NOT TESTED HERE")
+
+
+def unmounted(place: Path) -> None:
+    """Undo `mounted`."""
+    subprocess.run(["umount", "--lazy", str(place)], check=False)

@@ -7,7 +7,7 @@ changes files may therefore not stand in the workflow itself; it is done at the 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 
@@ -24,3 +24,19 @@ def before_a_real_run(workflow: Any, prepare: Callable[[], None]) -> None:
         return execute(*arguments, **named)
 
     workflow.execute = prepared
+
+
+def ask_again(workflow: Any, files: Callable[[], Iterable[str]]) -> None:
+    """Have `workflow` run the jobs that make `files` again, of those that what is asked for rests on.
+
+    Deleting a file does not do it: Snakemake makes a missing file again only where a job that needs it runs. Listings
+    show these jobs, too, and nothing is deleted before a job really begins.
+    """
+    build = workflow._build_dag
+
+    @functools.wraps(build)
+    def building() -> Any:
+        workflow.dag.forcefiles.update(files())
+        return build()
+
+    workflow._build_dag = building

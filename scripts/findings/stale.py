@@ -1,11 +1,13 @@
 """Records of sources that no longer tell the truth: what failed may succeed now, what was there may be gone.
 
 Snakemake sees a record and takes its job for done. A download that failed for want of a network must be tried again by
-the next run, and a record of a file in another or emptied cache must be made anew; both are found here.
+the next run, with all that rests on it; a record of a file in another or emptied cache must be made anew where a job
+needs the file, and what was measured with it stays.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from findings.records import Kind, Outcome, Record, RecordError, read_record
@@ -24,21 +26,34 @@ def is_stale(record: Record, cache: Path) -> bool:
     if record.kind not in (Kind.DOWNLOAD, Kind.ENVIRONMENT, Kind.TORCH, Kind.CONVERSION):
         return False
     if record.outcome is not Outcome.OK:
-        # A converter's refusal is an answer; only what could not be fetched for a while is asked for again.
-        return bool(record.detail.get("retryable"))
+        return _is_worth_another_try(record)
     places = [str(record.detail[key]) for key in PLACES if record.detail.get(key)]
     return any(not (cache / place).exists() for place in places)
 
 
-def stale_records(records: Path, cache: Path) -> list[Path]:
-    """Files of stale records in the FOLDERS below `records`; an unreadable one counts, too."""
-    found = []
+def failed_for_a_while(records: Path) -> list[Path]:
+    """Files of the records, below `records`, of what could not be fetched and is worth another try."""
+    return [path for path, record in _records(records) if record is not None and _is_worth_another_try(record)]
+
+
+def records_of_gone_files(records: Path, cache: Path) -> list[Path]:
+    """Files of records there whose bytes the cache does not hold; an unreadable record counts, too."""
+    return [
+        path
+        for path, record in _records(records)
+        if record is None or (is_stale(record, cache) and not _is_worth_another_try(record))
+    ]
+
+
+def _is_worth_another_try(record: Record) -> bool:
+    """A converter's refusal is an answer; only what could not be fetched for a while is asked for again."""
+    return record.outcome is not Outcome.OK and bool(record.detail.get("retryable"))
+
+
+def _records(records: Path) -> Iterator[tuple[Path, Record | None]]:
     for folder in FOLDERS:
         for path in sorted(records.glob(f"{folder}/*.json")):
             try:
-                stale = is_stale(read_record(path), cache)
+                yield path, read_record(path)
             except RecordError:
-                stale = True
-            if stale:
-                found.append(path)
-    return found
+                yield path, None

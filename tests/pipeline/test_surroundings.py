@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,11 +16,12 @@ from pathlib import Path
 import pytest
 
 from findings.records import Kind, Outcome, Record, read_record, write_record
-from surroundings import copy_project
+from surroundings import copy_project, mounted, unmounted
 
 TABLES = "results/publish/tables"
 VERDICTS = f"{TABLES}/verdicts.parquet"
 CHECKPOINT = "results/records/here/sources/tiny-gemma4-target.json"
+PACKAGED = "gemma-3-270m-q4-k-m"
 ODD_NAME = 'it\'s a "test" of $HOME; `id` & ü ж'
 
 
@@ -74,15 +76,6 @@ def test_a_locale_without_utf_8_changes_nothing(plain: Path, tmp_path: Path) -> 
     assert tables(project) == tables(plain)
 
 
-def mounted(place: Path, size: str) -> None:
-    place.mkdir(exist_ok=True)
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)], capture_output=True, check=False
-    )
-    if done.returncode != 0:
-        pytest.skip("mounting a small disk needs root; THIS FAULT IS NOT TESTED HERE")
-
-
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Path]:
     """A project whose results/ is a disk of 48 KiB."""
@@ -90,7 +83,7 @@ def small(tmp_path: Path) -> Iterator[Path]:
     results = project / "results"
     mounted(results, "48k")
     yield project
-    subprocess.run(["umount", "--lazy", str(results)], check=False)
+    unmounted(results)
 
 
 def test_a_full_disk_is_told_leaves_no_half_table_and_the_same_command_goes_on(plain: Path, small: Path) -> None:
@@ -126,7 +119,7 @@ def test_a_cache_on_another_file_system_takes_and_serves(tmp_path: Path) -> None
         assert record.outcome is Outcome.OK, record.reason
         assert (project / "the cache" / str(record.detail["cache_path"])).exists()
     finally:
-        subprocess.run(["umount", "--lazy", str(project / "the cache")], check=False)
+        unmounted(project / "the cache")
 
 
 def test_a_killed_snakemake_needs_no_unlock(tmp_path: Path) -> None:
@@ -143,6 +136,26 @@ def test_a_killed_snakemake_needs_no_unlock(tmp_path: Path) -> None:
     done = snakemake(project, CHECKPOINT)
     assert done.returncode == 0, done.stderr
     assert read_record(project / CHECKPOINT).outcome is Outcome.OK
+
+
+def test_a_fetch_that_failed_for_a_while_is_tried_again_by_the_same_command(tmp_path: Path) -> None:
+    """Also where all that rests on it is there already: Snakemake alone would say that nothing is to be done."""
+    project = copy_project(tmp_path / "project")
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        index = f"http://127.0.0.1:{closed.getsockname()[1]}/simple"
+    facts = f"results/records/here/facts/{PACKAGED}.json"
+    for _ in range(2):
+        done = snakemake(project, facts, PIP_INDEX_URL=index, PIP_CONFIG_FILE=os.devnull)
+        assert done.returncode == 0, done.stderr
+        assert f"[fetch {PACKAGED}] unavailable" in done.stdout
+        assert f"[facts {PACKAGED}] not_run" in done.stdout
+    source = project / f"results/records/here/sources/{PACKAGED}.json"
+    assert read_record(source).detail["retryable"] is True
+    before = source.read_bytes()
+    done = snakemake(project, facts, "-n")
+    assert "fetch_model" in done.stdout + done.stderr
+    assert source.read_bytes() == before
 
 
 LOOKS = (
@@ -179,4 +192,4 @@ def test_only_a_real_run_removes_what_no_longer_holds(tmp_path: Path) -> None:
     done = snakemake(project, CHECKPOINT)
     assert done.returncode == 0, done.stderr
     assert read_record(stale).detail["sha256"] != "0" * 64
-    assert not other.exists()
+    assert other.exists()  # nobody asked for it

@@ -21,7 +21,7 @@ from findings.cache import CacheError, cache_root, is_verified, relative_parts, 
 from findings.config import Mirror, MirrorKind, Model, ModelFile, ModelFormat, PypiPart, Source
 from findings.records import Kind, Outcome, to_json, write_record
 from findings.sources import ensure_archive, ensure_model, ensure_unpacked, model_path
-from findings.stale import stale_records
+from findings.stale import failed_for_a_while, records_of_gone_files
 
 DATA = b"GGUF and more" * 1000
 SHA256 = hashlib.sha256(DATA).hexdigest()
@@ -269,9 +269,10 @@ def test_records_that_no_longer_tell_the_truth_are_found(project: Path, tmp_path
     (records / "sources" / "half.json").write_text("{")
     environment = replace(good, kind=Kind.ENVIRONMENT, detail={"python": "environments/x/bin/python"})
     write_record(records / "environments" / "x.json", environment)
-    assert [path.stem for path in stale_records(records, cached)] == ["failed", "half", "x"]
+    assert [path.stem for path in records_of_gone_files(records, cached)] == ["half", "x"]
     model_path(good, cached).unlink()
-    assert [path.stem for path in stale_records(records, cached)] == ["failed", "good", "half", "x"]
+    assert [path.stem for path in records_of_gone_files(records, cached)] == ["good", "half", "x"]
+    assert [path.stem for path in failed_for_a_while(records)] == ["failed"]
 
 
 # --- packages ----------------------------------------------------------------------------------------------------

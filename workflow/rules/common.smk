@@ -13,9 +13,9 @@ from findings import plan
 from findings.all_builds import with_all_builds
 from findings.host import resolve_label
 from findings.interrupted import export_this_run, hold_folder, whole_sessions
-from findings.real_run import before_a_real_run
+from findings.real_run import ask_again, before_a_real_run
 from findings.records import sha256_text
-from findings.stale import stale_records
+from findings.stale import failed_for_a_while, records_of_gone_files
 from findings.jobs_environment import export_to_jobs
 from findings.writing import refused, require_writable
 from snakemake.exceptions import WorkflowError
@@ -49,10 +49,10 @@ def mend_what_is_here():
         require_writable(Path("results"))
         # Only the one run that works in this folder mends it.
         if hold_folder(Path(".snakemake")):
-            # A fetch that failed for a while is asked for again; a record of bytes that the cache no longer holds, too.
+            # A record of bytes that the cache no longer holds goes: where a job needs them, they are fetched again.
             # A session that was killed when all was written is not measured again.
             whole = whole_sessions(Path(".snakemake"), Path("results/records"))
-            for path in [*stale_records(Path(RECORDS), CACHE), *whole]:
+            for path in [*records_of_gone_files(Path(RECORDS), CACHE), *whole]:
                 path.unlink(missing_ok=True)
     except OSError as error:
         raise WorkflowError(str(refused(error) or error)) from None
@@ -61,6 +61,8 @@ def mend_what_is_here():
 if workflow.exec_mode == ExecMode.DEFAULT:
     export_this_run()
     before_a_real_run(workflow, mend_what_is_here)
+    # A fetch that failed for a while (no network, a full disk) is tried again, with all that rests on it.
+    ask_again(workflow, lambda: [str(path) for path in failed_for_a_while(Path(RECORDS))])
 
 # Logs tell how a job went; its result does not rest on them. A log that cannot be written (a full disk) is told, and
 # fails no job: Snakemake would remove the record of a session that is measured, written and closed.
@@ -210,9 +212,13 @@ def records_beyond():
     """Hash of the names of records that are here beyond those planned (a timeline's, of other hosts, old engines').
 
     As a parameter it makes tables and verdicts take them in once they have appeared, without a job that depends on
-    whether they exist.
+    whether they exist. Sources and environments appear while the planned ones are made, and bring no job of their own.
     """
-    here = {str(path) for path in Path("results/records").glob("*/*/**/*.json") if "run-" not in str(path)}
+    here = {
+        str(path)
+        for path in Path("results/records").glob("*/*/**/*.json")
+        if "run-" not in str(path) and path.parent.name not in ("sources", "environments")
+    }
     return digest(sorted(here.difference(planned_records())))
 
 
