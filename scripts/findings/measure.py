@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -167,7 +168,7 @@ def session_plan(job: Job, attempt: str, engine_id: str, bench: Bench) -> Sessio
         sequential=sequential,
         seed=configuration.study.protocol.seed,
         control_class=classes[0].value if len(classes) == 1 else "all",
-        extra_blocks=max(2, round(sequential.looks[-1] * REPLACEMENT_SHARE)),
+        extra_blocks=max(2, math.ceil(sequential.looks[-1] * REPLACEMENT_SHARE)),
         identity=_identity(configuration, attempt, engine_id, bench),
     )
 

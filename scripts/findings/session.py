@@ -25,6 +25,8 @@ from findings.records import Engagement, Kind, Outcome, Record, read_record, utc
 
 # An arm that ended the same way without drafting in this many blocks is not started again: its outcome is known.
 BLOCKS_TO_SETTLE_AN_OUTCOME = 2
+# Costs are timed several times in each of the first blocks; they settle no verdict, so later blocks need none.
+BLOCKS_WITH_COSTS = 3
 
 
 @dataclass(frozen=True)
@@ -209,7 +211,7 @@ def run_block(
     for position, name in enumerate(order, start=1):
         say(f"block {number}, arm {position} of {len(order)}: {name}")
         arms[name] = run_arm(specs[name], number, position)
-    costs = measure_costs(order) if measure_costs is not None else {}
+    costs = measure_costs(order) if measure_costs is not None and number <= BLOCKS_WITH_COSTS else {}
     baseline = next((arm.name for arm in plan.arms if arm.kind == "baseline"), "")
     return Block(number, tuple(order), plan.seed, plan.key, compare_texts(arms, baseline), costs)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -77,6 +78,19 @@ def test_an_effect_at_the_margin_runs_to_the_last_look(tmp_path: Path) -> None:
     record = run_session(plan(), tmp_path, runner(1.05, []), None, lambda _: None)
     assert record.detail["blocks"] == 7
     assert "last planned look" in record.detail["stop_reason"]
+
+
+def test_costs_are_timed_in_the_first_blocks_alone(tmp_path: Path) -> None:
+    asked: list[tuple[str, ...]] = []
+
+    def meter(active: Sequence[str]) -> dict[str, object]:
+        asked.append(tuple(active))
+        return {"target_ms": {"1": [float(len(asked))]}}
+
+    record = run_session(plan(), tmp_path, runner(1.05, []), meter, lambda _: None)
+    blocks = load_blocks(tmp_path / record.detail["run"])
+    assert [bool(one.costs) for one in blocks] == [True] * 3 + [False] * 4
+    assert len(asked) == 3
 
 
 def test_without_a_control_that_pays_nothing_settles(tmp_path: Path) -> None:

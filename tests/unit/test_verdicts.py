@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from scipy import stats
 
 from findings.config import Backend, Configuration, PublishedScope, load_configuration
-from findings.inference import Verdict
+from findings.inference import SequentialPlan, Verdict
 from findings.records import Kind, Outcome, Record
-from findings.verdicts import HostRecords, Judgement, judge, matches_published, with_flips
+from findings.verdicts import HostRecords, Judgement, judge, matches_published, sequential_plan, with_flips
 
 ROOT = Path(__file__).parents[2]
 HOLDS, FAILS, OPEN, UNTESTED = Verdict.HOLDS, Verdict.NO_LONGER_HOLDS, Verdict.INCONCLUSIVE, Verdict.NOT_TESTABLE
@@ -45,6 +47,21 @@ def verdicts(configuration: Configuration, finding: str, *records: tuple[str, Re
     records_of = HostRecords("h", {"host.json": host(), **dict(records)})
     judged = judge(configuration, configuration.findings[finding], records_of)
     return {item.engine: item for item in judged if item.scope == "mechanism"}
+
+
+def test_the_only_look_of_attempt_6_is_no_weaker_than_the_last_of_the_study(configuration: Configuration) -> None:
+    """Half widths of the intervals at the last look, in standard deviations of the blocks, for both kinds of bounds."""
+    short = sequential_plan(configuration, "attempt_6")
+    usual = sequential_plan(configuration, "attempt_2")
+    assert short.max_blocks < usual.max_blocks
+    assert short.family == usual.family
+
+    def half_widths(plan: SequentialPlan) -> list[float]:
+        last, blocks = len(plan.looks) - 1, plan.max_blocks
+        levels = (plan.two_sided_level(last), plan.equivalence_level(last))
+        return [float(stats.t.isf(level, blocks - 1)) / math.sqrt(blocks) for level in levels]
+
+    assert all(mine <= theirs for mine, theirs in zip(half_widths(short), half_widths(usual), strict=True))
 
 
 def test_a_converter_that_refuses_one_form_still_refuses(configuration: Configuration) -> None:

@@ -52,7 +52,9 @@ rule load:
         records=lambda wildcards: records_on(wildcards.host),
         shared=RECORDS,
         entry=lambda wildcards: digest(
-            STUDY.attempts[wildcards.attempt].arm(wildcards.arm), STUDY.study.roles_of(wildcards.attempt)
+            STUDY.attempts[wildcards.attempt].arm(wildcards.arm),
+            STUDY.study.roles_of(wildcards.attempt),
+            STUDY.study.protocol_of(wildcards.attempt).load_predict_tokens,
         ),
     shell:
         "python {input.script:q} --attempt {wildcards.attempt:q} --engine {wildcards.engine:q}"
@@ -102,7 +104,9 @@ rule measure:
         records=lambda wildcards: records_on(wildcards.host),
         shared=RECORDS,
         entry=lambda wildcards: digest(
-            STUDY.arms_of(wildcards.attempt), STUDY.study.roles_of(wildcards.attempt), STUDY.study.protocol
+            STUDY.arms_of(wildcards.attempt),
+            STUDY.study.roles_of(wildcards.attempt),
+            STUDY.study.protocol_of(wildcards.attempt),
         ),
     shell:
         "python {input.script:q} --attempt {wildcards.attempt:q} --engine {wildcards.engine:q}"
