@@ -37,8 +37,9 @@ from findings.engine_proof import (  # noqa: E402
 )
 from findings.engine_proof_tables import render, write_into  # noqa: E402
 from findings.host import host_facts  # noqa: E402
-from findings.job import Job, configured, measuring_alone, progress  # noqa: E402
+from findings.job import Job, configured, progress  # noqa: E402
 from findings.records import read_record, utc_now, write_text  # noqa: E402
+from findings.site import measuring_alone  # noqa: E402
 
 LABEL = "engine proof"
 

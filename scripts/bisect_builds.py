@@ -16,7 +16,7 @@ from pathlib import Path
 from findings.bisection import bisect_attempt
 from findings.cache import CacheError
 from findings.interrupted import end_with_workflow
-from findings.job import add_job_arguments, measuring_alone, progress, read_job
+from findings.job import add_job_arguments, progress, read_job
 from findings.records import RecordError, write_text
 from findings.writing import command
 
@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     job = read_job(arguments)
     label = f"bisect {arguments.attempt}"
     try:
-        with measuring_alone(job.cache, label):
+        with job.site.alone(label):
             found = bisect_attempt(job, arguments.attempt, functools.partial(progress, label))
     except (RecordError, CacheError) as error:
         print(f"{label}: {error}", file=sys.stderr)

@@ -7,9 +7,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from findings.engine.failure import EngineFailure
 from findings.interrupted import end_with_workflow
-from findings.job import add_job_arguments, measuring_alone, progress, read_job
-from findings.measure import load_once
+from findings.job import add_job_arguments, progress, read_job
+from findings.measure import load_once, unrun_load
 from findings.records import write_record
 from findings.writing import command
 
@@ -27,8 +28,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     end_with_workflow()
     job = read_job(arguments)
     label = f"load {arguments.attempt}/{arguments.arm} on {arguments.engine}"
-    with measuring_alone(job.cache, label):
-        record = load_once(job, arguments.attempt, arguments.engine, arguments.arm)
+    try:
+        with job.site.alone(label):
+            record = load_once(job, arguments.attempt, arguments.engine, arguments.arm)
+    except EngineFailure as failure:  # another machine that cannot be reached
+        record = unrun_load(job, arguments.attempt, arguments.engine, arguments.arm, failure.outcome, failure.reason)
     write_record(arguments.record, record)
     progress(label, f"{record.outcome.value}: {record.reason}" if record.reason else record.outcome.value)
     return 0

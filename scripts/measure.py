@@ -8,9 +8,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from findings.engine.failure import EngineFailure
 from findings.interrupted import end_with_workflow
-from findings.job import add_job_arguments, measuring_alone, progress, read_job
-from findings.measure import measure_attempt
+from findings.job import add_job_arguments, progress, read_job
+from findings.measure import measure_attempt, unrun_session
 from findings.records import write_record
 from findings.session import close_run
 from findings.writing import command
@@ -28,10 +29,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     end_with_workflow()
     job = read_job(arguments)
     label = f"measure {arguments.attempt} on {arguments.engine}"
-    with measuring_alone(job.cache, label):
-        record = measure_attempt(
-            job, arguments.attempt, arguments.engine, arguments.record.parent, functools.partial(progress, label)
-        )
+    try:
+        with job.site.alone(label):
+            record = measure_attempt(
+                job, arguments.attempt, arguments.engine, arguments.record.parent, functools.partial(progress, label)
+            )
+    except EngineFailure as failure:  # another machine that cannot be reached
+        record = unrun_session(job, arguments.attempt, arguments.engine, failure.outcome, failure.reason)
     write_record(arguments.record, record)
     close_run(arguments.record.parent, record)
     progress(label, f"{record.outcome.value}: {record.reason}")

@@ -10,12 +10,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from findings.engine.failure import EngineFailure
-from findings.engine.probe import failed_probe, probe
 from findings.interrupted import end_with_workflow
 from findings.job import add_job_arguments, progress, read_job
-from findings.programs import engine_program
-from findings.records import Outcome, Record, write_record
+from findings.records import Outcome, write_record
 from findings.writing import command
 
 
@@ -34,10 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         known = ", ".join(sorted(job.configuration.engines))
         print(f"--engine: {arguments.engine!r} is not in config/engines.yaml; it has {known}", file=sys.stderr)
         return 2
-    try:
-        record: Record = probe(engine, engine_program(engine, job.shared, job.cache), job.host)
-    except EngineFailure as failure:
-        record = failed_probe(engine, failure, job.host)
+    record = job.site.probed(engine, job.host)
     write_record(arguments.record, record)
     said = record.reason if record.outcome is not Outcome.OK else str(record.detail["version"])
     progress(f"probe {engine.id}", f"{record.outcome.value}: {said}")

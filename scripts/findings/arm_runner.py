@@ -27,13 +27,12 @@ from findings.engine.client import (
     server_settings,
     vocabulary_message,
 )
-from findings.engine.drivers import start_engine
 from findings.engine.failure import EngineFailure
 from findings.engine.features import features_from_detail
 from findings.engine.reported import backend_of_buffers, reported_settings
 from findings.engine.serving import ServingEngine
-from findings.programs import engine_program, program_sha256
 from findings.records import Engagement, Outcome, Record, clip_log, read_record, sha256_text, utc_now
+from findings.site import Here, Site
 from findings.sources import model_path
 
 WARMUP_PROMPT = "The keeper of the tower counted the steps once more before the storm reached the coast, and"
@@ -47,6 +46,12 @@ class Place:
     records: Path
     cache: Path
     shared: Path
+    remote: Site | None = None
+
+    @property
+    def site(self) -> Site:
+        """Where the engines run."""
+        return self.remote or Here(self.shared, self.cache)
 
     def read(self, path: str) -> Record:
         """The record at a path below the measuring host's folder. Raises RecordError where it is missing or damaged."""
@@ -59,10 +64,14 @@ class Place:
 
 @dataclass(frozen=True)
 class Ready:
-    """An arm that can be started: the program, the launch in the build's words, and the bytes it loads."""
+    """An arm that can be started: where, the program, the launch in the build's words, and the bytes it loads.
+
+    Paths are those of the site.
+    """
 
     arm: Arm
     engine: Engine
+    site: Site
     program: Path
     launch: Launch
     model_sha256: str
@@ -116,21 +125,31 @@ def prepare(configuration: Configuration, attempt: str, engine_id: str, arm: Arm
         backend=engine.backend,
         extra=tuple(arm.engine_flags.get(engine.driver, ())),
     )
-    launch = translate(arm.speculation, features_from_detail(probe.detail), server)
+    features = features_from_detail(probe.detail)
+    launch = translate(arm.speculation, features, server)
     if isinstance(launch, Unsupported):
         return Blocked(arm, Outcome.UNSUPPORTED, launch.reason)
+    site = place.site
     try:
-        program = engine_program(engine, place.shared, place.cache)
+        program = site.program(engine)
+        engine_sha256 = site.program_sha256(engine, program)
+        files = [site.model(file, sha256) for file, sha256 in zip(files, hashes, strict=True)]
     except EngineFailure as failure:
         return Blocked(arm, failure.outcome, failure.reason)
+    # Nothing is copied to another machine for an arm that its build cannot do; now the files are where it runs.
+    server = replace(server, model=files[0], drafter=files[1] if len(files) > 1 else None)
+    launch = translate(arm.speculation, features, server)
+    if isinstance(launch, Unsupported):
+        return Blocked(arm, Outcome.UNSUPPORTED, launch.reason)
     return Ready(
         arm=arm,
         engine=engine,
+        site=site,
         program=program,
         launch=launch,
         model_sha256=hashes[0],
         drafter_sha256=hashes[1] if len(hashes) > 1 else None,
-        engine_sha256=program_sha256(engine, program),
+        engine_sha256=engine_sha256,
         trained=all(model.trained for model in models if model is not None),
         model_path=files[0],
         drafter_path=files[1] if len(files) > 1 else None,
@@ -196,7 +215,7 @@ def run_arm(
     )
     with tempfile.TemporaryDirectory(prefix="findings-engine-") as folder:
         try:
-            engine = start_engine(
+            engine = ready.site.start(
                 ready.engine, ready.program, ready.launch, Path(folder), start_timeout_s, memory_limit_bytes
             )
         except EngineFailure as failure:

@@ -20,7 +20,6 @@ from findings.arm_runner import WARMUP_PROMPT, Ready
 from findings.config import Driver, Protocol
 from findings.engine.arms import Launch
 from findings.engine.client import complete, tokenize
-from findings.engine.drivers import start_engine
 from findings.engine.failure import EngineFailure
 
 PREFIX_TOKENS = 48
@@ -68,7 +67,7 @@ def _target_costs(ready: Ready, widths: Sequence[int], protocol: Protocol) -> di
     launch = with_full_cache(ready.launch)
     with (
         tempfile.TemporaryDirectory(prefix="findings-costs-") as folder,
-        start_engine(ready.engine, ready.program, launch, Path(folder), protocol.start_timeout_s) as engine,
+        ready.site.start(ready.engine, ready.program, launch, Path(folder), protocol.start_timeout_s) as engine,
     ):
         words = tokenize(engine.endpoint, PREFIX_TEXT, limit)
         prefix, pool = words[:PREFIX_TOKENS], words[5:]
@@ -97,7 +96,7 @@ def _draft_costs(baseline: Ready, ready: Ready, protocol: Protocol) -> list[floa
     limit = protocol.request_timeout_s
     with (
         tempfile.TemporaryDirectory(prefix="findings-costs-") as folder,
-        start_engine(ready.engine, ready.program, launch, Path(folder), protocol.start_timeout_s) as engine,
+        ready.site.start(ready.engine, ready.program, launch, Path(folder), protocol.start_timeout_s) as engine,
     ):
         complete(engine.endpoint, WARMUP_PROMPT, 4, limit)
         answers = [complete(engine.endpoint, PREFIX_TEXT, DRAFT_TOKENS, limit) for _ in range(REPEATS)]

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import fcntl
+import functools
 import json
 import os
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ from typing import Any
 from findings import plan
 from findings.cache import cache_root
 from findings.config import Configuration, ConfigurationError, RemoteHost, load_configuration
+from findings.site import Site, site_of
 
 
 @dataclass(frozen=True)
@@ -40,6 +39,11 @@ class Job:
     def remote(self) -> RemoteHost | None:
         """The configured machine that the records belong to; None for the machine that runs the workflow."""
         return plan.host_of(self.configuration, self.host)
+
+    @functools.cached_property
+    def site(self) -> Site:
+        """Where this job's engines run."""
+        return site_of(self.remote, self.shared, self.cache)
 
 
 def given_overrides() -> str:
@@ -75,22 +79,6 @@ def configured(root: Path, overrides: str) -> Configuration:
     except (ConfigurationError, json.JSONDecodeError) as error:
         print(error, file=sys.stderr)
         raise SystemExit(2) from None
-
-
-@contextlib.contextmanager
-def measuring_alone(cache: Path, label: str) -> Iterator[None]:
-    """Hold the one lock that measurements of this machine share; waits, and says so, while another one runs.
-
-    The lock is the kernel's: it is gone with the process that holds it, however that ends.
-    """
-    cache.mkdir(parents=True, exist_ok=True)
-    with (cache / "measuring.lock").open("a", encoding="utf-8") as stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print(f"[{label}] another measurement runs on this machine; waiting for it", file=sys.stderr, flush=True)
-            fcntl.flock(stream, fcntl.LOCK_EX)
-        yield
 
 
 def progress(label: str, text: str) -> None:

@@ -45,8 +45,15 @@ class Bench:
     prompts: Mapping[str, list[Prompt]]
 
 
+def place_of(job: Job) -> Place:
+    """Where a job finds things, and where its engines run."""
+    return Place(job.records, job.cache, job.shared, job.site)
+
+
 def unmet_requirement(requires: Requirements, host: Record) -> str:
     """What the machine of a host record lacks for an attempt, in words; empty where it has everything."""
+    if host.outcome is not Outcome.OK:
+        return host.reason
     gpus = list(host.detail.get("gpus", ()))
     if requires.gpu and not gpus:
         return "needs a GPU, and this machine has none that NVML reports"
@@ -80,15 +87,15 @@ def judged_claims(configuration: Configuration, attempt: str) -> tuple[Judged, .
 def measure_attempt(job: Job, attempt: str, engine_id: str, folder: Path, say: Callable[[str], None]) -> Record:
     """Run (or go on with) a session of an attempt on an engine; `folder` holds its run folders."""
     configuration = job.configuration
-    place = Place(job.records, job.cache, job.shared)
+    place = place_of(job)
     missing = unmet_requirement(configuration.study.attempts[attempt].requires, place.read("host.json"))
     if missing:
-        return _unrun_session(job, attempt, engine_id, Outcome.NOT_RUN, missing)
+        return unrun_session(job, attempt, engine_id, Outcome.NOT_RUN, missing)
     bench = prepare_bench(job, attempt, engine_id)
     session = session_plan(job, attempt, engine_id, bench)
     baseline = bench.arms[configuration.attempts[attempt].baseline.id]
     if isinstance(baseline, Blocked):
-        return _unrun_session(job, attempt, engine_id, baseline.outcome, baseline.reason)
+        return unrun_session(job, attempt, engine_id, baseline.outcome, baseline.reason)
     protocol = configuration.study.protocol_of(attempt)
 
     def meter(active: Sequence[str]) -> Mapping[str, Any]:
@@ -107,7 +114,7 @@ def measure_attempt(job: Job, attempt: str, engine_id: str, folder: Path, say: C
 
 def prepare_bench(job: Job, attempt: str, engine_id: str) -> Bench:
     """Every measured arm of an attempt, ready to start or blocked. Raises RecordError where a stage has not run."""
-    configuration, place = job.configuration, Place(job.records, job.cache, job.shared)
+    configuration, place = job.configuration, place_of(job)
     arms = configuration.measured_arms(attempt)
     return Bench(
         {arm.id: prepare(configuration, attempt, engine_id, arm, place) for arm in arms},
@@ -196,7 +203,8 @@ def _identity(configuration: Configuration, attempt: str, engine_id: str, bench:
     }
 
 
-def _unrun_session(job: Job, attempt: str, engine_id: str, outcome: Outcome, reason: str) -> Record:
+def unrun_session(job: Job, attempt: str, engine_id: str, outcome: Outcome, reason: str) -> Record:
+    """The record of a session of which nothing was run."""
     return Record(
         Kind.SESSION,
         f"{attempt}/{engine_id}",
@@ -216,7 +224,7 @@ def load_once(job: Job, attempt: str, engine_id: str, arm_id: str) -> Record:
     configuration = job.configuration
     arm = configuration.attempts[attempt].arm(arm_id)
     began, started = time.monotonic(), utc_now()
-    place = Place(job.records, job.cache, job.shared)
+    place = place_of(job)
     protocol = configuration.study.protocol_of(attempt)
     missing = unmet_requirement(configuration.study.attempts[attempt].requires, place.read("host.json"))
     prepared = (
@@ -235,6 +243,12 @@ def load_once(job: Job, attempt: str, engine_id: str, arm_id: str) -> Record:
             memory_limit_bytes=memory_limit(configuration, attempt, prepared),
         )
     return _load_record(job, attempt, engine_id, arm, run, started, time.monotonic() - began)
+
+
+def unrun_load(job: Job, attempt: str, engine_id: str, arm_id: str, outcome: Outcome, reason: str) -> Record:
+    """The record of a load that was not tried."""
+    arm = job.configuration.attempts[attempt].arm(arm_id)
+    return _load_record(job, attempt, engine_id, arm, blocked_run(Blocked(arm, outcome, reason)), utc_now(), 0.0)
 
 
 def memory_limit(configuration: Configuration, attempt: str, ready: Ready) -> int:

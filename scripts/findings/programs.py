@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import os
 import shutil
-from pathlib import Path, PureWindowsPath
+from collections.abc import Sequence
+from pathlib import Path, PurePath, PureWindowsPath
 
 from findings.archives import ArchiveError
 from findings.cache import CacheError
@@ -97,9 +98,15 @@ def program_sha256(engine: Engine, program: Path) -> str:
         libraries = sorted(program.parent.parent.glob("lib/python*/site-packages/xllamacpp/*.so"))
         return sha256_file(libraries[0]) if libraries else ""
     beside = {path.resolve() for pattern in LIBRARIES for path in program.parent.glob(pattern) if path.is_file()}
+    return hash_of_program(_sha256(program), program.name, [(path, _sha256(path)) for path in sorted(beside)])
+
+
+def hash_of_program(own: str, name: str, beside: Sequence[tuple[PurePath, str]]) -> str:
+    """One sha256 for an executable and the libraries beside it (path, sha256 each, in the order of the paths)."""
     if not beside:
-        return _sha256(program)
-    return sha256_text("".join(f"{_sha256(path)}  {path.name}\n" for path in (program, *sorted(beside))))
+        return own
+    lines = [(own, name), *((digest, path.name) for path, digest in beside)]
+    return sha256_text("".join(f"{digest}  {leaf}\n" for digest, leaf in lines))
 
 
 def _installed_sha256(python: Path) -> str:

@@ -1,12 +1,14 @@
-"""Records of sources that no longer tell the truth: what failed may succeed now, what was there may be gone.
+"""Records that no longer tell the truth: what failed may succeed now, what was there may be gone.
 
 Snakemake sees a record and takes its job for done. A download that failed for want of a network must be tried again by
 the next run, with all that rests on it; a record of a file in another or emptied cache must be made anew where a job
-needs the file, and what was measured with it stays.
+needs the file, and what was measured with it stays. What another
+machine was asked for in vain is asked for again: it may be on now, and nothing here would notice what changes there.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +16,8 @@ from findings.records import Kind, Outcome, Record, RecordError, read_record
 
 PLACES = ("cache_path", "python")
 FOLDERS = ("sources", "environments", "torch", "conversions/*", "retyped", "padded")
+ASKED = ("probes", "loads", "measure")
+RUN_FOLDER = re.compile(r"run-\d+")
 
 
 def is_stale(record: Record, cache: Path) -> bool:
@@ -57,3 +61,16 @@ def _records(records: Path) -> Iterator[tuple[Path, Record | None]]:
                 yield path, read_record(path)
             except RecordError:
                 yield path, None
+
+
+def unreached_records(records: Path) -> list[Path]:
+    """Files of records of another machine (its folder below results/records) that ended as `unavailable`."""
+    paths = [records / "host.json", *(path for folder in ASKED for path in (records / folder).rglob("*.json"))]
+    found = []
+    for path in sorted(path for path in paths if path.is_file() and not RUN_FOLDER.match(path.parent.name)):
+        try:
+            if read_record(path).outcome is Outcome.UNAVAILABLE:
+                found.append(path)
+        except RecordError:
+            found.append(path)
+    return found

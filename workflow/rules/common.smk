@@ -15,7 +15,7 @@ from findings.host import resolve_label
 from findings.interrupted import export_this_run, hold_folder, whole_sessions
 from findings.real_run import ask_again, before_a_real_run
 from findings.records import sha256_text
-from findings.stale import failed_for_a_while, records_of_gone_files
+from findings.stale import failed_for_a_while, records_of_gone_files, unreached_records
 from findings.jobs_environment import export_to_jobs
 from findings.writing import refused, require_writable
 from snakemake.exceptions import WorkflowError
@@ -40,7 +40,15 @@ STUDY_ON = {
     **({HOST: STUDY} if STUDY.settings.measure_here else {}),
     **{remote.label: plan.on_host(STUDY, remote) for remote in STUDY.settings.hosts},
 }
+OVER_SSH = [label for label in STUDY_ON if plan.by_ssh(STUDY, label)]
+REMOTE_CODE = sorted(str(path) for path in (SCRIPTS / "findings" / "remote").iterdir() if path.suffix in (".py", ".sh"))
 export_to_jobs(CACHE, config)
+
+
+def asked_in_vain():
+    """Records of what may succeed now."""
+    found = failed_for_a_while(Path(RECORDS))
+    return [str(path) for path in [*found, *(path for label in OVER_SSH for path in unreached_records(Path(records_on(label))))]]
 
 
 def mend_what_is_here():
@@ -61,8 +69,9 @@ def mend_what_is_here():
 if workflow.exec_mode == ExecMode.DEFAULT:
     export_this_run()
     before_a_real_run(workflow, mend_what_is_here)
-    # A fetch that failed for a while (no network, a full disk) is tried again, with all that rests on it.
-    ask_again(workflow, lambda: [str(path) for path in failed_for_a_while(Path(RECORDS))])
+    # A fetch that failed for a while (no network, a full disk) is tried again, with all that rests on it; so is what a
+    # machine over ssh did not answer.
+    ask_again(workflow, asked_in_vain)
 
 # Logs tell how a job went; its result does not rest on them. A log that cannot be written (a full disk) is told, and
 # fails no job: Snakemake would remove the record of a session that is measured, written and closed.
@@ -93,6 +102,19 @@ def digest(*things):
 def records_on(label):
     """Folder of the records of one machine."""
     return f"results/records/{label}"
+
+
+def there(label, engine=""):
+    """What decides what a machine over ssh is asked, and what is asked there; the same for every other machine."""
+    if label not in OVER_SSH:
+        return digest()
+    remote = plan.host_of(STUDY, label)
+    return digest(remote.ssh, remote.folder, remote.executables.get(engine, ""))
+
+
+def code_there(wildcards):
+    """Files of the code that works on a machine over ssh, as inputs; none for other machines."""
+    return REMOTE_CODE if wildcards.host in OVER_SSH else []
 
 
 def measuring_threads(wildcards):

@@ -11,6 +11,7 @@ rule probe:
         environments=engine_environments,
         script=script("probe"),
         modules=modules("engine/probe"),
+        code_there=code_there,
     output:
         record="results/records/{host}/probes/{engine}.json",
     log:
@@ -21,6 +22,7 @@ rule probe:
         records=lambda wildcards: records_on(wildcards.host),
         shared=RECORDS,
         entry=lambda wildcards: digest(STUDY.engines[wildcards.engine]),
+        there=lambda wildcards: there(wildcards.host, wildcards.engine),
     shell:
         "python {input.script:q} --engine {wildcards.engine:q} --records {params.records:q} --shared {params.shared:q}"
         " --record {output.record:q} 2>&1 | tee {log:q}"
@@ -39,6 +41,7 @@ rule load:
         models=arm_inputs,
         script=script("load"),
         modules=modules("arm_runner", "engine/arms", "engine/client", "engine/drivers", "engine/serving"),
+        code_there=code_there,
     output:
         record="results/records/{host}/loads/{attempt}/{engine}/{arm}.json",
     log:
@@ -91,6 +94,7 @@ rule measure:
             "engine/drivers",
             "engine/serving",
         ),
+        code_there=code_there,
     output:
         record="results/records/{host}/measure/{attempt}/{engine}/session.json",
     log:

@@ -10,12 +10,15 @@ rule host:
     input:
         script=script("host"),
         modules=modules("host", "records"),
+        code_there=code_there,
     output:
         record="results/records/{host}/host.json",
     log:
         "results/logs/host-{host}.log",
     conda:
         "../../envs/pipeline.yaml"
+    params:
+        there=lambda wildcards: there(wildcards.host),
     shell:
         "python {input.script:q} --host {wildcards.host:q} --record {output.record:q} 2>&1 | tee {log:q}"
 

@@ -12,7 +12,7 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,12 +38,16 @@ _FLAG = re.compile(r"\s*(--?[A-Za-z][\w.-]*)(,\s*)?")
 
 
 @dataclass(frozen=True)
-class _Answer:
+class Asked:
     """What a probing command printed."""
 
     exit_code: int
     stdout: str
     stderr: str
+
+
+Asker = Callable[[str, float], Asked]
+"""Runs an executable with one flag and a time limit in seconds, wherever it is; raises EngineFailure."""
 
 
 def engine_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -56,7 +60,7 @@ def engine_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]
     return {**kept, "LC_ALL": "C.UTF-8", "PYTHONUNBUFFERED": "1", "GGML_NO_BACKTRACE": "1", **(extra or {})}
 
 
-def _ask(argv: Sequence[str], timeout_s: float) -> _Answer:
+def _ask(argv: Sequence[str], timeout_s: float) -> Asked:
     """Run a probing command.
 
     Raises EngineFailure: `unavailable` where it cannot be started, `timed_out` where it does not end.
@@ -77,7 +81,7 @@ def _ask(argv: Sequence[str], timeout_s: float) -> _Answer:
         reason = f"cannot start {Path(argv[0]).name}: {error.strerror}"
         raise EngineFailure(Outcome.UNAVAILABLE, reason) from error
     texts = [output[:OUTPUT_LIMIT].decode("utf-8", "replace") for output in (done.stdout, done.stderr)]
-    return _Answer(done.returncode, texts[0], texts[1])
+    return Asked(done.returncode, texts[0], texts[1])
 
 
 def parse_help(text: str) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
@@ -153,12 +157,17 @@ def log_details_of(help_text: str) -> int:
     return 4 if re.search(r"\b4: *trace", help_text) else 3
 
 
-def _probe_server(engine: Engine, binary: Path, timeout_s: float) -> tuple[Features, str]:
-    """Features of a llama-server binary, and what it printed."""
+def local_asker(binary: Path) -> Asker:
+    """How an executable on this machine is asked."""
+    return lambda flag, timeout_s: _ask([str(binary), flag], timeout_s)
+
+
+def _probe_server(engine: Engine, ask: Asker, timeout_s: float) -> tuple[Features, str]:
+    """Features of a llama-server executable, and what it printed."""
     log = ""
-    answers: dict[str, _Answer] = {}
+    answers: dict[str, Asked] = {}
     for flag in ("--version", "--help", "--list-devices"):
-        answer = _ask([str(binary), flag], timeout_s)
+        answer = ask(flag, timeout_s)
         log += answer.stderr + ("" if flag == "--help" else answer.stdout)
         if answer.exit_code != 0:
             everything = answer.stderr + answer.stdout
@@ -299,8 +308,10 @@ def _probe_transformers(python: Path, timeout_s: float) -> tuple[Features, str]:
         raise EngineFailure(Outcome.CRASHED, f"the probe's answer cannot be read ({error})", str(raw)) from error
 
 
-def probe_features(engine: Engine, python_or_binary: Path, timeout_s: float = PROBE_TIMEOUT_S) -> tuple[Features, str]:
-    """(features, log) of an engine.
+def probe_features(
+    engine: Engine, python_or_binary: Path, timeout_s: float = PROBE_TIMEOUT_S, ask: Asker | None = None
+) -> tuple[Features, str]:
+    """(features, log) of an engine; `ask` asks an executable that is not on this machine.
 
     Raises EngineFailure with the outcome: `unavailable`, `crashed` (by signal, in words), `timed_out`, `refused`.
     """
@@ -308,16 +319,22 @@ def probe_features(engine: Engine, python_or_binary: Path, timeout_s: float = PR
         return _probe_binding(python_or_binary, timeout_s)
     if engine.driver is Driver.TRANSFORMERS:
         return _probe_transformers(python_or_binary, max(timeout_s, TORCH_TIMEOUT_S))
-    return _probe_server(engine, python_or_binary, timeout_s)
+    return _probe_server(engine, ask or local_asker(python_or_binary), timeout_s)
 
 
-def probe(engine: Engine, python_or_binary: Path, host: str = "", timeout_s: float = PROBE_TIMEOUT_S) -> Record:
+def probe(
+    engine: Engine,
+    python_or_binary: Path,
+    host: str = "",
+    timeout_s: float = PROBE_TIMEOUT_S,
+    ask: Asker | None = None,
+) -> Record:
     """The probe record of an engine; every failure of the engine is in it, nothing is raised for one."""
     started, begun = utc_now(), time.monotonic()
     detail: dict[str, Any] = {}
     outcome, reason, exit_code = Outcome.OK, "", 0
     try:
-        features, log = probe_features(engine, python_or_binary, timeout_s)
+        features, log = probe_features(engine, python_or_binary, timeout_s, ask)
         detail = features.to_detail()
         if engine.build and features.build and engine.build != features.build:
             reason = f"configured as build {engine.build}, answers as build {features.build}"
