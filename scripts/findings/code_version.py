@@ -18,7 +18,7 @@ FOLDERS = ("scripts", "workflow", "Snakefile", "config", "envs")
 def code_sha256(root: Path) -> str:
     """One hash over our own code below `root` (scripts, workflow, Snakefile): names and bytes, in order of names."""
     digest = hashlib.sha256()
-    patterns = ("scripts/**/*.py", "workflow/**/*.smk", "workflow/Snakefile", "Snakefile")
+    patterns = ("scripts/**/*.py", "scripts/**/*.sh", "workflow/**/*.smk", "workflow/Snakefile", "Snakefile")
     for path in sorted({path for pattern in patterns for path in root.glob(pattern)}):
         digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()
