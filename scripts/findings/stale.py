@@ -2,8 +2,8 @@
 
 Snakemake sees a record and takes its job for done. A download that failed for want of a network must be tried again by
 the next run, with all that rests on it; a record of a file in another or emptied cache must be made anew where a job
-needs the file, and what was measured with it stays. What another
-machine was asked for in vain is asked for again: it may be on now, and nothing here would notice what changes there.
+needs the file, and what was measured with it stays. What another machine was asked for in vain is asked for again: it
+may be on now, and nothing here would notice what changes there.
 """
 
 from __future__ import annotations

@@ -48,7 +48,9 @@ export_to_jobs(CACHE, config)
 def asked_in_vain():
     """Records of what may succeed now."""
     found = failed_for_a_while(Path(RECORDS))
-    return [str(path) for path in [*found, *(path for label in OVER_SSH for path in unreached_records(Path(records_on(label))))]]
+    for label in OVER_SSH:
+        found += unreached_records(Path(records_on(label)))
+    return [str(path) for path in found]
 
 
 def mend_what_is_here():
