@@ -18,7 +18,7 @@ from findings.inference import Claim, Verdict
 from findings.measure import judged_claims
 from findings.publish import render_document
 from findings.records import Kind, Outcome, Record, write_record
-from findings.stale import stale_records
+from findings.stale import records_of_gone_files
 from findings.story import Story, in_order, read_rows, tell
 from findings.tables import TABLES
 from findings.verdict_rows import _row as verdict_row
@@ -223,7 +223,7 @@ def test_a_copy_that_the_cache_lost_is_made_again(tmp_path: Path) -> None:
         write_record(records / f"{place}.json", good)
     refused = Record(Kind.CONVERSION, "c", Outcome.UNSUPPORTED, "Model X is not supported")
     write_record(records / "conversions" / "c" / "b0.json", refused)
-    assert stale_records(records, cache) == []
+    assert records_of_gone_files(records, cache) == []
     made.unlink()
-    found = [path.relative_to(records).as_posix() for path in stale_records(records, cache)]
+    found = [path.relative_to(records).as_posix() for path in records_of_gone_files(records, cache)]
     assert found == ["conversions/c/b1.json", "retyped/p.json", "padded/p.json"]
