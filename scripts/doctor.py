@@ -13,6 +13,7 @@ from pathlib import Path
 from findings.cache import cache_root
 from findings.doctor import described, diagnose
 from findings.job import add_configuration_arguments, configured
+from findings.remote.doctor import machines_over_ssh
 from findings.writing import command
 
 
@@ -34,6 +35,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
     print(described(found))
+    if not given.no_network and not given.quick:
+        for line in machines_over_ssh(configuration):
+            print(line)
     return 0
 
 

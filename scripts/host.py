@@ -12,7 +12,8 @@ from pathlib import Path
 
 from findings import plan
 from findings.host import host_facts, host_record
-from findings.job import configured, given_overrides, progress
+from findings.interrupted import end_with_workflow
+from findings.job import add_configuration_arguments, configured, progress
 from findings.records import write_record
 from findings.remote.site import RemoteSite
 from findings.writing import command
@@ -22,11 +23,11 @@ from findings.writing import command
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the host record; exit code 2 for a label that cannot be used."""
     parser = argparse.ArgumentParser(description=__doc__)
+    add_configuration_arguments(parser)
     parser.add_argument("--host", default="auto", help="label to publish, or auto")
-    parser.add_argument("--config-root", type=Path, default=Path(), help="folder that holds config/ (default: here)")
-    parser.add_argument("--overrides", default=given_overrides(), help="JSON that replaces keys of config/config.yaml")
     parser.add_argument("--record", type=Path, required=True, help="JSON file to write")
     arguments = parser.parse_args(argv)
+    end_with_workflow()
     try:
         remote = plan.host_of(configured(arguments.config_root, arguments.overrides), arguments.host)
         if remote is not None and remote.ssh:

