@@ -19,6 +19,7 @@ import yaml
 
 from findings.bundles import BundleError, read_bundle
 from findings.code_version import code_sha256
+from findings.records import Kind, Outcome
 from findings.tables import EFFECTS, MEASUREMENTS, OUTCOMES, TABLES, VERDICTS, TableSchema, read_table
 
 NOT_RECORDED = "not recorded"
@@ -162,6 +163,7 @@ def trace(tables: Tables, start: str, row: Row) -> Trace:
     labels = [r["record"] for r in (row, *effects, *outcomes, *measurements) if r.get("record")]
     companions = [f"{label.rpartition('/')[0]}/plan.json" for label in labels if "/run-" in label]
     sources = [_source(tables, label) for label in dict.fromkeys([*labels, *companions])]
+    sources += [_source(tables, label) for label in _origins(tables, sources) if label not in labels]
     return Trace(
         start,
         row,
@@ -172,6 +174,30 @@ def trace(tables: Tables, start: str, row: Row) -> Trace:
         configuration_hashes(tables.root),
         code_sha256(tables.root),
     )
+
+
+def _origins(tables: Tables, sources: Sequence[Source]) -> list[str]:
+    """Records of the downloads and conversions that the models in these records came from, and of what those were
+    copied from: a padded or retyped model leads to its original.
+    """
+    made: dict[str, list[tuple[str, str]]] = {}
+    for row in tables.rows(OUTCOMES):
+        if row["kind"] in (Kind.DOWNLOAD, Kind.CONVERSION) and row["outcome"] == Outcome.OK:
+            detail = json.loads(row["detail_json"] or "{}")
+            original = detail.get("original", {}).get("sha256", "")
+            made.setdefault(str(detail.get("sha256", "")), []).append((row["record"], str(original)))
+    wanted = [
+        value
+        for source in sources
+        for place, value in source.hashes.items()
+        if place.rpartition(".")[2] in ("model_sha256", "drafter_sha256")
+    ]
+    found: dict[str, None] = {}
+    while wanted:
+        for label, original in made.pop(wanted.pop(), ()):
+            found[label] = None
+            wanted.append(original)
+    return sorted(found)
 
 
 def _matches(row: Mapping[str, Any], other: Mapping[str, Any], keys: Iterable[str]) -> bool:

@@ -51,6 +51,10 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
         detail={"source": {"sha256": "b" * 64}},
     )
     write_record(records / HOST / "conversions" / "tiny-target" / "converter-b9002.json", refused)
+    for place, sha256, original in (("padded/p", MODEL_SHA256, "c" * 64), ("conversions/c/b1", "c" * 64, "")):
+        detail = {"sha256": sha256} | ({"original": {"model": "c", "sha256": original}} if original else {})
+        made = Record(Kind.CONVERSION, place, Outcome.OK, host=HOST, detail=detail)
+        write_record(records / HOST / f"{place}.json", made)
     other = root / "other"
     write_run(other, "other-host", [usual_block(1, 0.7)], finished="2026-12-02T07:00:00Z")
     write_bundle(root / "other.zip", "other-host", folder_records(other), "", lambda path: None)
@@ -91,7 +95,11 @@ def test_a_verdict_leads_to_its_blocks_requests_records_and_hashes(tables: Table
     }
     assert all(m["counted"] for m in found.measurements)
     run = f"results/records/{HOST}/measure/attempt_1/{ENGINE}/run-001"
-    assert [s.label for s in found.sources] == [f"{run}/block-001.json", f"{run}/block-002.json", f"{run}/plan.json"]
+    # The model that generated is a copy: its own record and that of its original end the chain.
+    origins = [f"results/records/{HOST}/{place}.json" for place in ("conversions/c/b1", "padded/p")]
+    blocks = [f"{run}/block-001.json", f"{run}/block-002.json", f"{run}/plan.json"]
+    assert [s.label for s in found.sources] == [*blocks, *origins]
+    assert found.sources[-1].hashes == {"original.sha256": "c" * 64, "sha256": MODEL_SHA256}
     first = found.sources[0]
     assert first.sha256 == hashlib.sha256((project / first.label).read_bytes()).hexdigest()
     assert first.hashes["arms.draft.model_sha256"] == MODEL_SHA256
