@@ -75,10 +75,13 @@ def main() -> int:
         return 1
     if mode == "crash":
         os.kill(os.getpid(), signal.SIGILL)
-    if mode == "log":
+    if mode in ("log", "log-exit"):
         line = b"a log line that says nothing at all, over and over again\n"
         sys.stderr.buffer.write(b"FIRST LINE\n" + line * 600_000 + b"LAST LINE\n")
         sys.stderr.flush()
+    if mode == "log-exit":
+        print("error: unknown model architecture: 'made-up'", file=sys.stderr)
+        return 1
     if mode == "grow":
         held = []
         while True:

@@ -88,8 +88,8 @@ def _is_whole(path: Path) -> bool:
 
 
 def export_this_run() -> None:
-    """Tell the jobs which process they belong to: its id and its start (ids are used again)."""
-    os.environ[WORKFLOW_VARIABLE] = f"{os.getpid()}:{psutil.Process().create_time()!r}"
+    """Tell the jobs which process they belong to: its id and its birth (ids are used again)."""
+    os.environ[WORKFLOW_VARIABLE] = f"{os.getpid()}:{birth(os.getpid())}"
 
 
 def with_us(argv: Sequence[str]) -> list[str]:
@@ -112,14 +112,14 @@ def end_with_workflow() -> None:
     if not pid.isdecimal() or not created:
         return
     signal.signal(signal.SIGTERM, _leave)
-    threading.Thread(target=_watch, args=(int(pid), float(created)), daemon=True).start()
+    threading.Thread(target=_watch, args=(int(pid), created), daemon=True).start()
 
 
 def _leave(number: int, _: FrameType | None) -> None:
     raise SystemExit(128 + number)
 
 
-def _watch(pid: int, created: float) -> None:
+def _watch(pid: int, created: str) -> None:
     _wait_for_end(pid, created)
     # To the main thread, which may wait for an engine: a signal that another thread takes would not wake it.
     signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
@@ -127,13 +127,13 @@ def _watch(pid: int, created: float) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _wait_for_end(pid: int, created: float) -> None:
+def _wait_for_end(pid: int, created: str) -> None:
     """Return when the process is gone: at once where the system can tell, else within a second."""
     handle = -1
     with contextlib.suppress(AttributeError, OSError):
         handle = os.pidfd_open(pid)
     try:
-        while _is_alive(pid, created):
+        while birth(pid) == created:
             if handle >= 0:
                 select.select([handle], [], [])
             else:
@@ -143,9 +143,22 @@ def _wait_for_end(pid: int, created: float) -> None:
             os.close(handle)
 
 
-def _is_alive(pid: int, created: float) -> bool:
+def birth(pid: int) -> str:
+    """What tells a living process from a later one with its id; "" where it has ended.
+
+    On Linux the clock ticks from the start of the machine to its own. As a time of day it would move whenever somebody
+    sets the clock, and every job that begins after that would take its workflow for dead.
+    """
+    if sys.platform.startswith("linux"):
+        try:
+            state, *fields = (
+                Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
+            )
+        except (OSError, ValueError):
+            return ""
+        return "" if state in "ZX" else fields[18]
     try:
         process = psutil.Process(pid)
-        return abs(process.create_time() - created) < 1.0 and process.status() != psutil.STATUS_ZOMBIE
+        return "" if process.status() == psutil.STATUS_ZOMBIE else repr(process.create_time())
     except psutil.Error:
-        return False
+        return ""

@@ -4,6 +4,7 @@ A stand-in server does what a real engine cannot be made to do; kills and limits
 """
 
 import contextlib
+import hashlib
 import os
 import signal
 import socket
@@ -19,6 +20,7 @@ import psutil
 import pytest
 
 import engine_bench as bench
+from findings.arm_runner import Ready, run_arm
 from findings.config import Backend, Driver, Engine, Speculation, SpeculationType
 from findings.engine import client, drivers
 from findings.engine.arms import Launch
@@ -135,6 +137,20 @@ def test_megabytes_of_log_are_kept_to_a_limit_with_head_and_tail(fake: Path) -> 
     assert len(text) <= limit
     assert (fake.parent / "work" / LOG_NAME).stat().st_size <= limit
     assert len(digest) == 64
+
+
+@pytest.mark.parametrize(("mode", "outcome"), [("log", Outcome.OK), ("log-exit", Outcome.REFUSED)])
+def test_the_hash_of_an_arms_log_is_that_of_the_whole_stream(fake: Path, mode: str, outcome: Outcome) -> None:
+    """Also of the megabytes that no record keeps."""
+    arm = bench.configuration().attempts["attempt_2"].arm("baseline")
+    ready = Ready(arm, FAKE, fake, launch(mode), "", None, "", False, fake, None)
+    run = run_arm(ready, [], 1, warmup_tokens=1, start_timeout_s=60, request_timeout_s=60)
+    assert run.outcome is outcome, run.reason
+    line = b"a log line that says nothing at all, over and over again\n"
+    words = b"error: unknown model architecture: 'made-up'\n" if mode == "log-exit" else b""
+    whole = b"FIRST LINE\n" + line * 600_000 + b"LAST LINE\n" + words
+    assert run.log_sha256 == hashlib.sha256(whole).hexdigest()
+    assert sum(map(len, run.log_tail)) < 20_000
 
 
 def test_an_engine_that_grows_beyond_its_memory_is_ended(fake: Path) -> None:
@@ -280,6 +296,7 @@ import sys, time
 from pathlib import Path
 sys.path[:0] = [{scripts!r}, {tests!r}]
 import engine_bench as bench
+from findings.arm_runner import Ready, run_arm
 from findings.config import Speculation, SpeculationType
 from findings.engine.drivers import start_engine
 arm = bench.launch({engine!r}, Speculation(SpeculationType.NONE), bench.settings(bench.model(bench.TARGET)))

@@ -14,7 +14,7 @@ import psutil
 import pytest
 from snakemake.persistence.file import FilePersistence
 
-from findings.interrupted import WORKFLOW_VARIABLE, hold_folder, whole_sessions
+from findings.interrupted import WORKFLOW_VARIABLE, birth, hold_folder, whole_sessions
 from findings.records import Kind, Outcome, Record, write_record, write_text
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
@@ -148,3 +148,23 @@ def test_a_child_ends_with_a_job_that_was_killed(tmp_path: Path) -> None:
     job.kill()
     job.wait()
     wait_until(lambda: gone(engine))
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere psutil's time of creation is all there is")
+def test_a_process_keeps_its_birth_when_the_clock_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """psutil's time of creation moves with the clock; by it, jobs that begin after a jump ended at once."""
+    before = (birth(os.getpid()), psutil.Process().create_time())
+    boot = psutil.boot_time()
+    monkeypatch.setattr("psutil._pslinux.boot_time", lambda: boot + 3600)
+    assert psutil.Process().create_time() != before[1]
+    assert birth(os.getpid()) == before[0] != ""
+
+
+def test_two_processes_have_two_births_and_a_dead_one_has_none() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    assert birth(child.pid) not in ("", birth(os.getpid()))
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert birth(child.pid) == ""  # a zombie
+    child.communicate()
+    assert birth(child.pid) == ""

@@ -34,6 +34,12 @@ TORCH_TIMEOUT_S = 300.0  # the first import of torch reads hundreds of megabytes
 OUTPUT_LIMIT = 4 * 2**20
 _VERSION = re.compile(r"^version:\s*(\S+)\s*\(([0-9a-f]+)\)", re.MULTILINE)
 _REMOVED = re.compile(r"the argument has been removed.*|\bremoved\b.*use .*", re.IGNORECASE)
+_DROPPED_NAME = re.compile(
+    r"(?i)^(hf_|hugging|llama_|ggml_(?!vk_)|python|pip_|uv_|.*_proxy$|.*token.*|.*secret.*|.*passw.*|.*credential.*"
+    r"|.*api_?key.*|.*access_?key.*|.*private_?key.*)"
+)
+# Tokens by their look (hub, GitHub, cloud), and addresses with a login inside.
+_DROPPED_VALUE = re.compile(r"\bhf_\w{8}|\bgh[pousr]_\w{16}|\bAKIA[0-9A-Z]{12}|://[^/\s:@]*:[^/\s@]+@|-----BEGIN ")
 _FLAG = re.compile(r"\s*(--?[A-Za-z][\w.-]*)(,\s*)?")
 
 
@@ -51,12 +57,12 @@ Asker = Callable[[str, float], Asked]
 
 
 def engine_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment of an engine's process: ours without tokens, proxies, and settings of llama.cpp or Python."""
-    dropped = re.compile(
-        r"(?i)^(hf_|hugging|llama_|ggml_(?!vk_)|python|.*_proxy$|.*token.*|.*secret.*|.*password.*|.*api_?key.*)"
-    )
+    """The environment of an engine's process: ours without tokens, proxies, and settings of llama.cpp or Python.
+
+    An engine that crashes may print all of it. Whatever has the name or the look of a secret stays here.
+    """
     # GGML_NO_BACKTRACE: an abort would call gdb, which takes seconds and fills the log with its own complaints.
-    kept = {name: value for name, value in os.environ.items() if not dropped.match(name)}
+    kept = {k: v for k, v in os.environ.items() if not _DROPPED_NAME.match(k) and not _DROPPED_VALUE.search(v)}
     return {**kept, "LC_ALL": "C.UTF-8", "PYTHONUNBUFFERED": "1", "GGML_NO_BACKTRACE": "1", **(extra or {})}
 
 
