@@ -31,6 +31,7 @@ from findings.engine.failure import EngineFailure
 from findings.engine.features import features_from_detail
 from findings.engine.reported import backend_of_buffers, reported_settings
 from findings.engine.serving import ServingEngine
+from findings.machine import GpuReader, with_gpu_memory
 from findings.records import Engagement, Outcome, Record, clip_log, read_record, sha256_text, utc_now
 from findings.site import Here, Site
 from findings.sources import model_path
@@ -213,6 +214,8 @@ def run_arm(
         model_sha256=ready.model_sha256,
         drafter_sha256=ready.drafter_sha256,
     )
+    gpus = GpuReader()
+    before = gpus.memory_used_bytes()
     with tempfile.TemporaryDirectory(prefix="findings-engine-") as folder:
         try:
             engine = ready.site.start(
@@ -225,6 +228,8 @@ def run_arm(
             run = _ask(blank, ready, engine, prompts, predict_tokens, warmup_tokens, request_timeout_s)
         finally:
             engine.stop()
+        if isinstance(ready.site, Here):  # the GPUs that were asked are those of the engine
+            run = replace(run, machine=with_gpu_memory(run.machine, before, gpus.memory_used_bytes()))
         return replace(run, startup_s=round(startup, 3))
 
 

@@ -6,6 +6,7 @@ makes the verdict inconclusive or not testable and is named there.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,11 @@ from findings.records import Engagement, Outcome
 QUIET_LIMIT = 0.10
 # Share of available memory below which the next allocation may start to swap.
 HEADROOM_LIMIT = 0.05
+# Share of an engine's buffers on a GPU by which the GPUs' used memory must have grown; less lies in the machine's
+# memory (a driver rounds, and others may free some meanwhile).
+RESIDENT_SHARE = 0.8
+# A device's own buffers; those of its host side (`CUDA_Host`) are read as `CUDA`.
+_ON_A_GPU = re.compile(r"(CUDA|Vulkan)\d+")
 # What must be the same in every arm for a ratio to mean anything: what /props, /slots and /v1/models say
 # (client.server_settings) and what the log says (reported.reported_settings).
 EQUAL_SETTINGS = (
@@ -152,7 +158,7 @@ def prompts_fresh(blocks: Sequence[Block]) -> Gate:
 
 
 def memory_headroom(blocks: Sequence[Block]) -> Gate:
-    """No arm swapped, and memory was left while each ran."""
+    """No arm swapped, memory was left while each ran, and what the engine put onto a GPU is in that GPU's memory."""
     runs = [run for block in blocks for run in block.arms.values()]
     swapped = [run.arm for run in runs if run.swap_bytes > 0]
     tight = [
@@ -165,7 +171,27 @@ def memory_headroom(blocks: Sequence[Block]) -> Gate:
         return Gate(
             "memory_headroom", False, f"swapped: {sorted(set(swapped))}; little memory left: {sorted(set(tight))}"
         )
+    spilled = {run.arm: told for run in runs if (told := spilled_memory(run))}
+    if spilled:
+        arms = "; ".join(f"{arm}: {told}" for arm, told in sorted(spilled.items()))
+        return Gate("memory_headroom", False, f"spilled out of the GPU's memory: {arms}")
     return Gate("memory_headroom", True, "nothing swapped, memory left")
+
+
+def spilled_memory(run: ArmRun) -> str:
+    """`900 of 4000 MiB` where the GPUs' memory grew by much less than the buffers that the log names there; else "".
+
+    A driver that moves buffers into the machine's memory (Windows, WSL; Vulkan where it is allowed to) does so without
+    a word, and everything becomes slow. Empty, too, where no NVML told the memory before and during the run.
+    """
+    gpu = run.machine.get("gpu") or {}
+    before, peak = gpu.get("memory_before_bytes"), gpu.get("memory_used_bytes_max")
+    buffers = run.settings.get("buffers_mib") or {}
+    placed = sum(float(size) for name, size in buffers.items() if _ON_A_GPU.fullmatch(str(name)))
+    if before is None or peak is None or placed <= 0:
+        return ""
+    grown = (int(peak) - int(before)) / 2**20
+    return "" if grown >= RESIDENT_SHARE * placed else f"{max(grown, 0.0):.0f} of {placed:.0f} MiB"
 
 
 def clocks_steady(blocks: Sequence[Block]) -> Gate:

@@ -15,7 +15,9 @@ from enum import StrEnum
 from findings.host import Gpu
 
 LAST_OLD_BRANCH = 580
-"""Last driver branch for compute capabilities below OLDEST_IN_CUDA_13."""
+"""Last driver branch for compute capabilities below OLDEST_IN_CUDA_13; its drivers for Windows are numbered to 582."""
+FIRST_NEW_BRANCH = 590
+"""First driver branch without them."""
 OLDEST_IN_CUDA_13 = 7.5
 
 
@@ -54,7 +56,7 @@ def driver_check(gpu: Gpu) -> Check | None:
         return None
     branch = gpu.driver.partition(".")[0]
     name = f"{gpu.name} (compute capability {gpu.compute_capability})"
-    if branch.isdigit() and int(branch) > LAST_OLD_BRANCH:
+    if branch.isdigit() and int(branch) >= FIRST_NEW_BRANCH:
         text = f"{name}: driver {gpu.driver}, but branch {LAST_OLD_BRANCH} is the last for it; install that branch"
         return Check(Level.WARNING, text)
     text = f"{name}: driver {gpu.driver}; branch {LAST_OLD_BRANCH} is the last for it, do not take a newer one"

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import importlib
+import operator
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -103,7 +107,7 @@ class LocalLoad:
 
     def __init__(self, engine_pid: int) -> None:
         self._pid = engine_pid
-        self._gpu = _GpuReader()
+        self._gpu = GpuReader()
 
     def cores(self) -> int:
         """Cores that this process may use."""
@@ -199,41 +203,76 @@ def _rapl_microjoules() -> int | None:
         return None
 
 
-class _GpuReader:
-    """Clocks, temperature, power, memory and throttle reasons of the first NVIDIA GPU; silent without NVML."""
+class GpuReader:
+    """Counters of the NVIDIA GPUs of this machine; silent without NVML, without a driver, and without a GPU.
+
+    Clocks, temperature, power and throttle reasons are those of the first GPU; memory is that of all of them, since an
+    engine spreads a model over all.
+    """
 
     def __init__(self) -> None:
         self._nvml: Any = None
+        self._handles: list[Any] = []
         try:
             nvml: Any = importlib.import_module("pynvml")
         except ImportError:  # absent on most machines, and not needed there
             return
         try:
             nvml.nvmlInit()
-            self._handle = nvml.nvmlDeviceGetHandleByIndex(0)
         except nvml.NVMLError:
             return
-        self._nvml = nvml
+        weakref.finalize(self, _end_nvml, nvml)
+        with contextlib.suppress(nvml.NVMLError):
+            self._handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
+        if self._handles:
+            self._nvml = nvml
 
-    def read(self) -> dict[str, Any] | None:
-        """The readings that this GPU gives now; None without NVML."""
+    def memory_used_bytes(self) -> int | None:
+        """Memory in use on all GPUs, whoever uses it; None where that is not told."""
         nvml = self._nvml
         if nvml is None:
             return None
+        try:
+            return sum(int(nvml.nvmlDeviceGetMemoryInfo(handle).used) for handle in self._handles)
+        except nvml.NVMLError:
+            return None
+
+    def read(self) -> dict[str, Any] | None:
+        """The readings that the driver gives now, without those that it does not know; None without NVML."""
+        nvml = self._nvml
+        if nvml is None:
+            return None
+        first = self._handles[0]
         row: dict[str, Any] = {}
         readings: dict[str, Callable[[], Any]] = {
-            "sm_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(self._handle, nvml.NVML_CLOCK_SM),
-            "temperature_c": lambda: nvml.nvmlDeviceGetTemperature(self._handle, nvml.NVML_TEMPERATURE_GPU),
-            "power_w": lambda: nvml.nvmlDeviceGetPowerUsage(self._handle) / 1000,
-            "memory_used_bytes": lambda: int(nvml.nvmlDeviceGetMemoryInfo(self._handle).used),
-            "throttle_mask": lambda: int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(self._handle)),
+            "sm_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(first, nvml.NVML_CLOCK_SM),
+            "temperature_c": lambda: nvml.nvmlDeviceGetTemperature(first, nvml.NVML_TEMPERATURE_GPU),
+            "power_w": lambda: nvml.nvmlDeviceGetPowerUsage(first) / 1000,
+            "throttle_mask": lambda: int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(first)),
         }
         for name, read in readings.items():
-            try:
+            with contextlib.suppress(nvml.NVMLError):
                 row[name] = read()
-            except nvml.NVMLError:
-                continue
+        if (used := self.memory_used_bytes()) is not None:
+            row["memory_used_bytes"] = used
         return row
+
+
+def _end_nvml(nvml: Any) -> None:
+    with contextlib.suppress(nvml.NVMLError):
+        nvml.nvmlShutdown()
+
+
+def with_gpu_memory(machine: Mapping[str, Any], before: int | None, after: int | None) -> dict[str, Any]:
+    """What was watched of a machine, with the GPUs' memory in use before the engine started and after it had ended.
+
+    Between them lies the peak (memory_used_bytes_max); nothing is added where no GPU was watched.
+    """
+    gpu = machine.get("gpu")
+    if not isinstance(gpu, Mapping):
+        return dict(machine)
+    more = {"memory_before_bytes": before, "memory_after_bytes": after}
+    return {**machine, "gpu": {**gpu, **{name: value for name, value in more.items() if value is not None}}}
 
 
 def gpu_summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
@@ -245,10 +284,9 @@ def gpu_summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
         values = [row[name] for row in rows if name in row]
         if values:
             result[f"{name}_min"], result[f"{name}_max"] = min(values), max(values)
-    mask = 0
-    for row in rows:
-        mask |= row.get("throttle_mask", 0)
-    result["throttle_reasons"] = throttle_names(mask)
+    masks = [int(row["throttle_mask"]) for row in rows if "throttle_mask" in row]
+    if masks:
+        result["throttle_reasons"] = throttle_names(functools.reduce(operator.or_, masks))
     return result
 
 
@@ -263,9 +301,14 @@ _THROTTLE_BITS = {
     0x40: "hw_thermal_slowdown",
     0x80: "hw_power_brake_slowdown",
     0x100: "display_clock_setting",
+    0x200: "board_limit",
+    0x400: "reliability",
 }
 
 
 def throttle_names(mask: int) -> list[str]:
-    """Names of the throttle reasons in an NVML bit mask, `["none"]` for 0."""
-    return [name for bit, name in _THROTTLE_BITS.items() if mask & bit] or ["none"]
+    """Names of the throttle reasons in an NVML bit mask, `["none"]` for 0; unknown bits together are one name."""
+    names = [name for bit, name in _THROTTLE_BITS.items() if mask & bit]
+    if unknown := mask & ~functools.reduce(operator.or_, _THROTTLE_BITS):
+        names.append(f"unknown_{unknown:#x}")
+    return names or ["none"]

@@ -101,6 +101,7 @@ def test_the_hub_is_waited_for_only_a_moment(monkeypatch: pytest.MonkeyPatch) ->
     ("gpu", "level"),
     [
         (GTX_1060, Level.OK),
+        (Gpu(GTX_1060.name, "6.1", 1, "581.80"), Level.OK),  # release 580 for Windows is numbered to 582
         (Gpu(GTX_1060.name, "6.1", 1, "590.44"), Level.WARNING),
         (Gpu("TITAN V", "7.0", 1, "590.44"), Level.WARNING),
         (MODERN, None),
