@@ -99,7 +99,7 @@ def hub_access(asked: bool, endpoint: str = "") -> str:
             found = requests.head(endpoint or hub_endpoint(), timeout=HUB_SECONDS, allow_redirects=False)
             answer[0] = "yes" if found.status_code < 500 else f"no: it answers {found.status_code}"
         except requests.RequestException as error:
-            answer[0] = f"no: {type(error).__name__}"
+            answer[0] = f"no: it cannot be reached from here ({type(error).__name__})"
 
     # A thread: looking up a name has no time limit of its own.
     thread = threading.Thread(target=ask, daemon=True)
@@ -144,7 +144,8 @@ def engine_state(engine: Engine, root: Path, cache: Path) -> EngineState:
         program = own_interpreter(engine) if engine.driver.in_python else locate_binary(engine)
     except EngineFailure as failure:
         told = failure.reason.removeprefix(f"{engine.id}: ")
-        words = f"{told}; name yours under `binaries`: {engine.note or 'a path, or a name on PATH'}"
+        words = f"{told}; name yours under `binaries:` in the configuration (a path, or a name on PATH)"
+        words += f". {engine.note}" if engine.note else ""
         return EngineState(engine.id, False, False, words)
     return EngineState(engine.id, True, True, f"executable {program.name}", program)
 
@@ -364,7 +365,10 @@ def described(found: Diagnosis) -> str:
         lines.append(f"  {gpu.name}, compute capability {gpu.compute_capability}, {size:.1f} GiB, driver {gpu.driver}")
     if not host.gpus:
         lines.append("  no NVIDIA GPU that NVML reports (none, no driver, or nvidia-ml-py is not installed)")
-    lines += [f"  hub: {found.hub}", *(f"  {check.level.value}: {check.message}" for check in found.checks)]
+    lines += [
+        f"  hub of the models reachable: {found.hub}",
+        *(f"  {check.level.value}: {check.message}" for check in found.checks),
+    ]
     lines += [f"  {line}" for line in found.torch or ("no PyTorch in an environment that is built here",)]
     lines += ["", "Engines"]
     for engine in found.engines:
@@ -377,7 +381,8 @@ def described(found: Diagnosis) -> str:
         lines += [f"    {reason}" for reason in attempt.reasons]
     known = sum(item.size_bytes or 0 for item in found.downloads)
     open_ones = sum(item.size_bytes is None for item in found.downloads)
-    lines += ["", f"To fetch: {known / MIB:.1f} MiB" + (f", and {open_ones} of a size not listed" if open_ones else "")]
+    total = f"{known / MIB:.1f} MiB" + (f", and {open_ones} of a size not listed" if open_ones else "")
+    lines += ["", f"To fetch: {total if found.downloads else 'nothing, all of it is here'}"]
     for item in found.downloads:
         told = "size not listed" if item.size_bytes is None else f"{item.size_bytes / MIB:.1f} MiB"
         lines.append(f"  {item.name}: {told}" + (f" ({item.note})" if item.note else ""))
@@ -387,4 +392,5 @@ def described(found: Diagnosis) -> str:
         f"  (rough: {ASSUMED_TOKENS_PER_S:.0f} tokens/s, {ASSUMED_START_S:.0f} s a start, {ASSUMED_MIB_PER_S:.0f} MiB/s"
         " fetched; attempts that cannot run take none; a session stops as soon as its verdict is settled)"
     )
+    lines += ["", "Nothing was fetched, built or measured to find this out."]
     return "\n".join(lines)

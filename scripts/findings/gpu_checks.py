@@ -97,4 +97,7 @@ def checks(gpus: Sequence[Gpu], cuda_programs: Sequence[tuple[str, str]], system
     """All checks of a machine; `cuda_programs` are pairs of a program's name and the CUDA version it is built with."""
     found = [driver_check(gpu) for gpu in gpus]
     found += [cuda_check(gpu, name, cuda) for gpu in gpus for name, cuda in cuda_programs]
-    return [check for check in (*found, spill_check(system, kernel)) if check is not None]
+    spill = spill_check(system, kernel)
+    if gpus or spill.level is not Level.OK:  # where no GPU is, there is nothing to reassure about
+        found.append(spill)
+    return [check for check in found if check is not None]

@@ -87,6 +87,32 @@ def test_an_engine_that_dies_is_told_and_not_taken_for_here(tmp_path: Path) -> N
     assert "illegal instruction" in state.words.lower()
 
 
+@pytest.mark.parametrize(
+    ("path", "mend"),
+    [
+        (r"C:\llama\llama-server.exe", "/mnt/c/llama/llama-server.exe"),
+        ("D:/my engines/llama-server.exe", "/mnt/d/my engines/llama-server.exe"),
+    ],
+)
+def test_a_path_of_windows_is_accepted_and_told_for_what_it_is(path: str, mend: str, tmp_path: Path) -> None:
+    overrides = {"study": "pascal", "host": "here", "binaries": {"llama.cpp-b9041-cuda": path}}
+    configuration = load_configuration(ROOT, overrides)
+    assert configuration.engines["llama.cpp-b9041-cuda"].binary == path
+    found = doctor.diagnose(configuration, tmp_path, network=False, ask_programs=False)
+    (state,) = [state for state in found.engines if state.id == "llama.cpp-b9041-cuda"]
+    assert not state.here
+    assert f"{path} is a path of Windows, and this is not Windows; under WSL write {mend}" in state.words
+
+
+@pytest.mark.usefixtures("no_sockets")
+def test_a_newcomer_reads_what_would_be_fetched_and_that_nothing_was(tmp_path: Path) -> None:
+    configuration = load_configuration(ROOT, {"host": "here"})
+    text = doctor.described(doctor.diagnose(configuration, tmp_path, network=False, ask_programs=False))
+    (told,) = [line for line in text.splitlines() if line.startswith("To fetch: ")]
+    assert float(told.split()[2]) > 300
+    assert text.endswith("Nothing was fetched, built or measured to find this out.")
+
+
 def test_the_hub_is_waited_for_only_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "HUB_SECONDS", 0.2)
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
@@ -134,3 +160,9 @@ def test_silent_spills_of_windows_are_warned_of(system: str, kernel: str, level:
     check = gpu_checks.spill_check(system, kernel)
     assert check.level is level
     assert ("silently" in check.message) == (level is Level.WARNING)
+
+
+def test_spills_are_no_matter_where_no_gpu_is_except_on_windows() -> None:
+    assert gpu_checks.checks((), (), "Linux", "6.1.0") == []
+    assert [check.level for check in gpu_checks.checks((GTX_1060,), (), "Linux", "6.1.0")] == [Level.OK, Level.OK]
+    assert [check.level for check in gpu_checks.checks((), (), "Windows")] == [Level.WARNING]

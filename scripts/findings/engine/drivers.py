@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 
 import psutil
 
@@ -87,6 +87,13 @@ def locate_binary(engine: Engine, environment_python: Path | None = None, config
     found = shutil.which(name)
     if found:
         return Path(found).resolve()
+    windows = PureWindowsPath(name)
+    if windows.drive and os.name != "nt":
+        here = f"/mnt/{windows.drive[0].lower()}/{'/'.join(windows.parts[1:])}"
+        raise EngineFailure(
+            Outcome.UNAVAILABLE,
+            f"{engine.id}: {name} is a path of Windows, and this is not Windows; under WSL write {here}",
+        )
     raise EngineFailure(
         Outcome.UNAVAILABLE, f"{engine.id}: {direct.name} is neither an executable file nor a name on PATH"
     )
