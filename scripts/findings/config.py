@@ -714,15 +714,16 @@ class RemoteHost:
     """A further machine that measures in this run, under a label of its own.
 
     Over ssh: destination, a folder there, and the executables of llama-server by engine id (absolute, or relative to
-    that folder). Through Slurm: where its jobs go (partition, constraint, nodelist); its nodes see this folder and the
-    cache. `engines` restricts what is run there (default: all that have an executable, or all of the study).
+    that folder). Through Slurm: where its jobs go (partition, constraint, nodelist) and what they get (gpu, gpu_model);
+    its nodes see this folder and the cache. `engines` restricts what is run there (default: all that have an
+    executable, or all of the study).
     """
 
     label: str
     ssh: str = ""
     folder: str = ""
     executables: Mapping[str, str] = field(default_factory=dict)
-    slurm: Mapping[str, str] = field(default_factory=dict)
+    slurm: Mapping[str, str | int] = field(default_factory=dict)
     engines: tuple[str, ...] = ()
 
     def has(self, engine_id: str) -> bool:

@@ -616,7 +616,8 @@ def _host_errors(file: str, settings: Mapping[str, Any], engines: Mapping[str, M
         if bool(host["ssh"]) == placed:
             said = "both ssh and slurm" if placed else "neither ssh nor slurm"
             errors.append(
-                f"{where}: {said} is given; say one way to reach it (slurm needs a partition, constraint or nodelist)"
+                f"{where}: {said} is given; say one way to reach it"
+                " (slurm needs a partition, constraint, nodelist or gpu)"
             )
         if host["ssh"] and not host["folder"].startswith("/"):
             errors.append(f"{where}.folder: {shorten(host['folder'])} is no absolute path there; ssh needs one")

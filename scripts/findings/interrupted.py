@@ -11,6 +11,7 @@ import binascii
 import contextlib
 import fcntl
 import os
+import platform
 import select
 import shutil
 import signal
@@ -29,6 +30,7 @@ from findings.records import Kind, RecordError, read_record
 WORKFLOW_VARIABLE = "FINDINGS_WORKFLOW"
 COMPLETE = "complete.json"
 LAUNCHER = Path(__file__).parent / "engine" / "launcher.py"
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 END_WAIT_S = 15.0
 POLL_S = 1.0
 _HELD: list[IO[str]] = []
@@ -87,9 +89,17 @@ def _is_whole(path: Path) -> bool:
     return record.kind is Kind.SESSION and bool(run) and (path.parent / run / COMPLETE).exists()
 
 
+def this_machine() -> str:
+    """What tells this machine from others that see the same folder: the kernel's id of its start, else its name."""
+    try:
+        return BOOT_ID.read_text(encoding="ascii").strip()
+    except OSError:
+        return platform.node()
+
+
 def export_this_run() -> None:
-    """Tell the jobs which process they belong to: its id and its birth (ids are used again)."""
-    os.environ[WORKFLOW_VARIABLE] = f"{os.getpid()}:{birth(os.getpid())}"
+    """Tell the jobs which process they belong to: its id, its birth (ids are used again), and its machine."""
+    os.environ[WORKFLOW_VARIABLE] = f"{os.getpid()}:{birth(os.getpid())}:{this_machine()}"
 
 
 def with_us(argv: Sequence[str]) -> list[str]:
@@ -106,10 +116,12 @@ def end_with_workflow() -> None:
     """End this job when the run that started it is gone, also after `kill -9`: nobody waits for it any more.
 
     The next run goes on with what is on disk; a job left alone would measure beside it. SIGTERM becomes SystemExit, so
-    that engines are stopped and temporary files removed. A tool that was started by hand is left as it is.
+    that engines are stopped and temporary files removed. A tool that was started by hand is left as it is, and so is
+    a job on another machine, where that process cannot be seen: its scheduler ends it (see cluster.end_left_jobs).
     """
-    pid, _, created = os.environ.get(WORKFLOW_VARIABLE, "").partition(":")
-    if not pid.isdecimal() or not created:
+    pid, _, rest = os.environ.get(WORKFLOW_VARIABLE, "").partition(":")
+    created, _, machine = rest.partition(":")
+    if not pid.isdecimal() or not created or machine != this_machine():
         return
     signal.signal(signal.SIGTERM, _leave)
     threading.Thread(target=_watch, args=(int(pid), created), daemon=True).start()

@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from findings.cluster import node_of_job
 from findings.config import Engine, RemoteHost
 from findings.engine.arms import Launch
 from findings.engine.drivers import start_engine
 from findings.engine.failure import EngineFailure
 from findings.engine.probe import failed_probe, probe
 from findings.engine.serving import ServingEngine
+from findings.interrupted import this_machine
 from findings.programs import engine_program, program_sha256
 from findings.records import Record
 from findings.remote.site import RemoteSite
@@ -105,10 +107,14 @@ def site_of(host: RemoteHost | None, shared: Path, cache: Path) -> Site:
 def measuring_alone(cache: Path, label: str) -> Iterator[None]:
     """Hold the one lock that measurements of this machine share; waits, and says so, while another one runs.
 
-    The lock is the kernel's: it is gone with the process that holds it, however that ends.
+    The lock is the kernel's: it is gone with the process that holds it, however that ends. Machines that share a
+    cache have a lock each.
     """
-    cache.mkdir(parents=True, exist_ok=True)
-    with (cache / "measuring.lock").open("a", encoding="utf-8") as stream:
+    node = node_of_job()
+    if node:
+        print(f"[{label}] on node {node}", file=sys.stderr, flush=True)
+    (cache / "locks").mkdir(parents=True, exist_ok=True)
+    with (cache / "locks" / f"measuring-{this_machine()}.lock").open("a", encoding="utf-8") as stream:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

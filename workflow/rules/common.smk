@@ -11,12 +11,13 @@ from findings.cache import cache_root
 from findings.config import ConfigurationError, load_configuration
 from findings import plan
 from findings.all_builds import with_all_builds
+from findings.cluster import end_left_jobs
 from findings.host import resolve_label
 from findings.interrupted import export_this_run, hold_folder, whole_sessions
 from findings.real_run import ask_again, before_a_real_run
 from findings.records import sha256_text
 from findings.stale import failed_for_a_while, records_of_gone_files, unreached_records
-from findings.jobs_environment import export_to_jobs
+from findings.jobs_environment import export_to_jobs, host_of_run
 from findings.writing import refused, require_writable
 from snakemake.exceptions import WorkflowError
 from snakemake_interface_executor_plugins.settings import ExecMode
@@ -31,7 +32,9 @@ def checked(function, *arguments):
 
 
 STUDY = checked(load_configuration, Path(), config)
-HOST = checked(resolve_label, STUDY.settings.host)
+# A job on a node parses this file again: the label is that of the machine where the run was started.
+IS_RUN = workflow.exec_mode == ExecMode.DEFAULT
+HOST = (not IS_RUN and host_of_run()) or checked(resolve_label, STUDY.settings.host)
 CACHE = cache_root(STUDY.settings.cache)
 TIMELINE = with_all_builds(STUDY)
 # What is fetched, converted and looked at belongs to this machine; what is measured, to the machine that measures.
@@ -42,7 +45,7 @@ STUDY_ON = {
 }
 OVER_SSH = [label for label in STUDY_ON if plan.by_ssh(STUDY, label)]
 REMOTE_CODE = sorted(str(path) for path in (SCRIPTS / "findings" / "remote").iterdir() if path.suffix in (".py", ".sh"))
-export_to_jobs(CACHE, config)
+export_to_jobs(CACHE, config, HOST)
 
 
 def asked_in_vain():
@@ -64,11 +67,13 @@ def mend_what_is_here():
             whole = whole_sessions(Path(".snakemake"), Path("results/records"))
             for path in [*records_of_gone_files(Path(RECORDS), CACHE), *whole]:
                 path.unlink(missing_ok=True)
+            for job in checked(end_left_jobs, Path()):
+                print(f"[slurm] ended job {job} of a run that was killed", file=sys.stderr)
     except OSError as error:
         raise WorkflowError(str(refused(error) or error)) from None
 
 
-if workflow.exec_mode == ExecMode.DEFAULT:
+if IS_RUN:
     export_this_run()
     before_a_real_run(workflow, mend_what_is_here)
     # A fetch that failed for a while (no network, a full disk) is tried again, with all that rests on it; so is what a
@@ -125,7 +130,7 @@ def measuring_threads(wildcards):
     All of them where it measures here, so that nothing of the workflow runs beside it; one where it waits for an
     engine elsewhere; the study's threads as a job of a cluster.
     """
-    if wildcards.host == HOST:
+    if wildcards.host == HOST and workflow.local_exec:
         return workflow.cores
     return STUDY.study.threads if plan.by_slurm(STUDY, wildcards.host) else 1
 

@@ -48,7 +48,8 @@ rule bisect:
         "results/logs/bisect-{attempt}.log",
     conda:
         "../../envs/pipeline.yaml"
-    threads: workflow.cores
+    # As a function: how many there are is said when jobs run here, not when a cluster takes them.
+    threads: lambda wildcards: workflow.cores if workflow.local_exec else 1
     params:
         records=lambda wildcards: RECORDS,
     shell:

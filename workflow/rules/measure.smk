@@ -18,6 +18,8 @@ rule probe:
         "results/logs/probe-{host}-{engine}.log",
     conda:
         "../../envs/pipeline.yaml"
+    resources:
+        **FOR_A_LOOK,
     params:
         records=lambda wildcards: records_on(wildcards.host),
         shared=RECORDS,
@@ -51,6 +53,7 @@ rule load:
     threads: measuring_threads
     resources:
         **ONE_AT_A_TIME,
+        **FOR_A_LOAD,
     params:
         records=lambda wildcards: records_on(wildcards.host),
         shared=RECORDS,
@@ -104,6 +107,7 @@ rule measure:
     threads: measuring_threads
     resources:
         **ONE_AT_A_TIME,
+        **FOR_A_SESSION,
     params:
         records=lambda wildcards: records_on(wildcards.host),
         shared=RECORDS,

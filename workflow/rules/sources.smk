@@ -17,10 +17,21 @@ rule host:
         "results/logs/host-{host}.log",
     conda:
         "../../envs/pipeline.yaml"
+    resources:
+        **FOR_A_LOOK,
     params:
         there=lambda wildcards: there(wildcards.host),
     shell:
         "python {input.script:q} --host {wildcards.host:q} --record {output.record:q} 2>&1 | tee {log:q}"
+
+
+# The machine that runs the workflow looks at itself, never a node at itself under that machine's label.
+use rule host as host_here with:
+    wildcard_constraints:
+        host=re.escape(HOST),
+
+
+ruleorder: host_here > host
 
 
 rule fetch_model:
