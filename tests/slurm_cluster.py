@@ -20,7 +20,7 @@ from pathlib import Path
 
 import psutil
 
-PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scancel", "sinfo", "scontrol")
+PROGRAMS = ("taskset", "munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scancel", "sinfo", "scontrol")
 PACKAGES = "apt-get install slurm-wlm slurm-client munge"
 START_S = 60.0
 END_S = 20.0
@@ -57,6 +57,14 @@ PartitionName=all Nodes=ALL Default=YES State=UP MaxTime=UNLIMITED
 
 class ClusterError(Exception):
     """The cluster did not start; the message holds the daemons' own words."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """What a node is told to be: a feature that a job's constraint can ask for, and the cores that its jobs may use."""
+
+    feature: str
+    cpus: int = 1
 
 
 @dataclass(frozen=True)
@@ -101,8 +109,8 @@ def free_ports(count: int) -> list[int]:
 
 
 @contextlib.contextmanager
-def cluster(nodes: Mapping[str, str], cpus: int = 2, memory_mb: int = 4096) -> Iterator[Cluster]:
-    """A cluster of these nodes (name -> feature, what a job's constraint asks for); gone at the end, with its jobs.
+def cluster(nodes: Mapping[str, Node], memory_mb: int = 4096) -> Iterator[Cluster]:
+    """A cluster of these nodes by name; gone at the end, with its jobs.
 
     Raises ClusterError where it does not come up.
     """
@@ -110,34 +118,42 @@ def cluster(nodes: Mapping[str, str], cpus: int = 2, memory_mb: int = 4096) -> I
     with contextlib.ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         stack.callback(_end_left, folder)
-        _configure(folder, nodes, cpus, memory_mb)
+        _configure(folder, nodes, memory_mb)
         configuration = str(folder / "slurm.conf")
-        made = Cluster(folder, tuple(nodes))
-        environment = made.environment(os.environ)
+        running = Cluster(folder, tuple(nodes))
+        environment = running.environment(os.environ)
         daemons = [
             # Slurm and munge speak IPv4 and local sockets only here.
             _munged(folder),
             ["slurmctld", "-D", "-i", "-f", configuration],
-            *(["slurmd", "-D", "-N", node, "-f", configuration] for node in nodes),
+            *(
+                ["taskset", "--cpu-list", _cores(made.cpus), "slurmd", "-D", "-N", node, "-f", configuration]
+                for node, made in nodes.items()
+            ),
         ]
         processes = []
         for number, command in enumerate(daemons):
             processes.append(stack.enter_context(_daemon(command, folder / f"daemon-{number}.log", environment)))
             if number == 0:
                 _wait_for((folder / "munge.socket").exists, processes, folder)
-        _wait_for(lambda: _all_idle(made), processes, folder)
+        _wait_for(lambda: _all_idle(running), processes, folder)
         # Before the daemons: a job that was left is ended by Slurm itself.
-        stack.callback(_cancel_all, made)
-        yield made
+        stack.callback(_cancel_all, running)
+        yield running
 
 
-def _configure(folder: Path, nodes: Mapping[str, str], cpus: int, memory_mb: int) -> None:
+def _cores(count: int) -> str:
+    """Some of the cores that this process may use, as taskset wants them: the jobs of a node inherit them."""
+    return ",".join(map(str, sorted(os.sched_getaffinity(0))[:count]))
+
+
+def _configure(folder: Path, nodes: Mapping[str, Node], memory_mb: int) -> None:
     folder.chmod(0o755)
     controller, *ports = free_ports(1 + len(nodes))
     lines = [
-        f"NodeName={node} NodeHostname=localhost NodeAddr=127.0.0.1 Port={port} CPUs={cpus} RealMemory={memory_mb}"
-        f" Feature={feature} State=UNKNOWN"
-        for (node, feature), port in zip(nodes.items(), ports, strict=True)
+        f"NodeName={node} NodeHostname=localhost NodeAddr=127.0.0.1 Port={port} CPUs={made.cpus} RealMemory={memory_mb}"
+        f" Feature={made.feature} State=UNKNOWN"
+        for (node, made), port in zip(nodes.items(), ports, strict=True)
     ]
     text = CONFIGURATION.format(folder=folder, controller=controller, nodes="\n".join(lines))
     (folder / "slurm.conf").write_text(text, encoding="utf-8")

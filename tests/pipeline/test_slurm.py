@@ -24,8 +24,9 @@ import yaml
 import slurm_cluster
 from findings.cache import cache_root
 from findings.cluster import end_left_jobs
+from findings.host import usable_cores
 from findings.records import read_record
-from slurm_cluster import Cluster, ClusterError, cluster
+from slurm_cluster import Cluster, ClusterError, Node, cluster
 from surroundings import copy_project
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
@@ -43,12 +44,12 @@ NOISE = ["record", "session", "log_tail", "log_sha256", "detail_json", "reason",
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[Cluster]:
-    """Two nodes that differ by a feature."""
+    """Two nodes that differ by a feature and by the cores that their jobs may use."""
     reason = slurm_cluster.missing()
     if reason:
         pytest.skip(f"SKIPPED, SLURM IS NOT TESTED HERE: {reason}")
     try:
-        with cluster({"node-a": "p100", "node-b": "k80"}) as made:
+        with cluster({"node-a": Node("p100", cpus=2), "node-b": Node("k80", cpus=1)}) as made:
             yield made
             folder = made.folder
     except ClusterError as error:
@@ -145,6 +146,8 @@ def test_the_records_of_a_host_were_written_on_its_node(measured_there: Path, la
         text = path.read_text(encoding="utf-8")
         assert json.loads(text).get("host", label) == label
         assert "node-a" not in text and "node-b" not in text, "names of machines are not published"
+    cores = {"node-a": min(2, usable_cores()), "node-b": 1}
+    assert read_record(records / "host.json").detail["cores"] == cores[NODE_OF[label]]
     for step in (f"measure-{label}-{ATTEMPT}-{ENGINE}", f"load-{label}-{ATTEMPT}-{ENGINE}-mtp_dense"):
         said = (measured_there / "results" / "logs" / f"{step}.log").read_text(encoding="utf-8")
         assert re.search(rf"on node {NODE_OF[label]}, job \d+", said), said

@@ -94,6 +94,8 @@ def test_a_job_knows_the_machine_that_its_records_belong_to():
         ({**BOX, "folder": "/opt/../etc"}, "hosts[0].folder"),
         ({**BOX, "label": "Their Machine"}, "hosts[0].label"),
         ({**NODE, "slurm": {"constraint": "a;b"}}, "hosts[0].slurm.constraint"),
+        ({**NODE, "slurm": {"nodelist": "gpu[01-04]"}}, "the name of one node"),
+        ({**NODE, "slurm": {"gpu": -1}}, "hosts[0].slurm.gpu"),
     ],
 )
 def test_an_entry_that_cannot_work_is_refused_with_its_place(host: dict[str, Any], said: str):

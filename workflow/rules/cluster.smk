@@ -27,8 +27,6 @@ def on_cluster(minutes, memory_mb):
         "runtime": lambda wildcards: minutes(wildcards.get("attempt")),
         "mem_mb": lambda wildcards: memory_mb(wildcards.get("attempt")),
         "cpus_per_task": on_nodes(lambda wildcards: STUDY.study.threads),
-        # Of several names in a nodelist Slurm would give all.
-        "nodes": on_nodes(lambda wildcards: 1),
         "slurm_partition": place("partition"),
         "constraint": place("constraint"),
         "gpu": place("gpu"),
