@@ -138,6 +138,28 @@ def test_a_killed_snakemake_needs_no_unlock(tmp_path: Path) -> None:
     assert read_record(project / CHECKPOINT).outcome is Outcome.OK
 
 
+def test_a_configuration_by_an_enemy_is_refused_with_every_line_and_runs_nothing(tmp_path: Path) -> None:
+    project = copy_project(tmp_path / "project")
+    models = project / "config/models.yaml"
+    text = models.read_text(encoding="utf-8")
+    text = text.replace(f"id: {PACKAGED}\n", "id: ../../evil\n", 1)
+    text = text.replace(
+        "file: gemma-3-270m-q4_k_m.gguf\n", 'file: "x; touch evil $(touch evil) `touch evil`.gguf"\n', 1
+    )
+    models.write_text(text, encoding="utf-8")
+    before = sorted(
+        path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if "__pycache__" not in str(path)
+    )
+    for target in ("report", "publish", "--lint"):
+        done = snakemake(project, target)
+        assert done.returncode != 0
+        assert "config/models.yaml: models[../../evil].id: '../../evil'" in done.stderr
+        assert "models[../../evil].file: 'x; touch evil" in done.stderr
+        assert "Traceback" not in done.stderr
+    after = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if "__pycache__" not in str(path)}
+    assert not [name for name in after.difference(before) if not name.startswith("project/.snakemake")]
+
+
 def test_a_fetch_that_failed_for_a_while_is_tried_again_by_the_same_command(tmp_path: Path) -> None:
     """Also where all that rests on it is there already: Snakemake alone would say that nothing is to be done."""
     project = copy_project(tmp_path / "project")
