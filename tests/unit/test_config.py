@@ -706,6 +706,16 @@ MISTAKES: dict[str, tuple[str, Change, tuple[str, ...]]] = {
         set_key("engines", "llama.cpp-b11549", "build", 0),
         ("engines[llama.cpp-b11549].build: 0: 0 is for driver transformers",),
     ),
+    "a GGUF for transformers": (
+        "studies/mini.yaml",
+        lambda d: d["attempts"]["attempt_5"]["roles"].update(target=GEMMA),
+        (f"attempts.attempt_5.roles.target: '{GEMMA}' is a gguf; an engine needs a checkpoint",),
+    ),
+    "engines of two kinds of models": (
+        "studies/mini.yaml",
+        lambda d: d["attempts"]["attempt_5"].update(load=["llama.cpp-b11549"]),
+        ("attempts.attempt_5: attempt_5 mixes engines for checkpoints and for GGUF files; take one kind",),
+    ),
     "archive without a sha256": (
         "engines.yaml",
         lambda d: entry(d, "converters", "converter-b9002")["source"].pop("sha256"),
