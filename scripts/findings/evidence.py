@@ -114,6 +114,7 @@ def lookup(configuration: Configuration, files: Iterable[RecordFile]) -> Lookup:
     """
     engines: dict[str, tuple[int | None, str]] = {}
     predictions: dict[tuple[str, str, str, str], str] = {}
+    models = {m.sha256: (m.id, m.quantization) for m in configuration.models.values() if m.sha256}
     for file in files:
         if file.relative.startswith("probes/"):
             record = record_of(file)
@@ -121,12 +122,17 @@ def lookup(configuration: Configuration, files: Iterable[RecordFile]) -> Lookup:
                 record.detail.get("build"),
                 str(record.detail.get("backend", "")),
             )
+        elif file.relative.startswith("sources/"):
+            # A checkpoint is several files; the key of all of them stands in the record of its download alone.
+            record = record_of(file)
+            if record.subject in configuration.models and record.detail.get("sha256"):
+                known = configuration.models[record.subject]
+                models.setdefault(str(record.detail["sha256"]), (known.id, known.quantization))
         elif file.relative.startswith("precheck/"):
             record = record_of(file)
             predictions[(file.host, record.attempt, record.engine, record.arm)] = prediction_text(record)
     engines |= {engine.id: (engine.build or None, str(engine.backend)) for engine in configuration.engines.values()}
     converters = {converter.id: converter.build for converter in configuration.converters.values()}
-    models = {m.sha256: (m.id, m.quantization) for m in configuration.models.values() if m.sha256}
     return Lookup(engines, converters, models, predictions)
 
 

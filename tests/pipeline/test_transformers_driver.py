@@ -15,8 +15,9 @@ import psutil
 import pytest
 
 import engine_bench as bench
+from findings import plan
 from findings.checkpoint import document
-from findings.config import Backend, Driver, Engine, Speculation, SpeculationType
+from findings.config import Backend, Driver, Engine, Requirements, Speculation, SpeculationType
 from findings.engine import client
 from findings.engine.arms import Launch, Unsupported, translate
 from findings.engine.client import Completion, Endpoint
@@ -25,8 +26,14 @@ from findings.engine.failure import EngineFailure
 from findings.engine.features import Features, features_from_detail
 from findings.engine.probe import probe
 from findings.engine.reported import backend_of_buffers, reported_settings
+from findings.groundwork import lay_groundwork
+from findings.host import host_facts, host_record
+from findings.inference import Verdict
+from findings.job import Job
+from findings.measure import load_once, measure_attempt
 from findings.programs import engine_program, program_sha256
-from findings.records import Engagement, Outcome
+from findings.records import Engagement, Outcome, write_record
+from findings.verdicts import HostRecords, judge_speed
 
 pytestmark = pytest.mark.engine
 
@@ -196,6 +203,8 @@ def test_an_ordinary_assistant_drafts_and_changes_nothing(pair: Path, tmp_path: 
         ("truncated", "", NONE, "incomplete metadata"),
         ("target", "other", ASSISTANT, "vocabs are not compatible: 448 tokens in the target, 400 in the assistant"),
         ("target", "assistant", MTP, "LlamaForCausalLM is not compatible with SinglePosition"),
+        ("target", "reworded", ASSISTANT, "vocabs are not compatible: the same number of tokens, but other texts"),
+        ("target", "mtp", MTP, "made for a width of 128, the target has 64"),
     ],
 )
 def test_what_cannot_be_loaded_is_refused_with_words(
@@ -211,11 +220,18 @@ def test_what_cannot_be_loaded_is_refused_with_words(
         for file in (pair / "target").iterdir():
             (folder / file.name).write_bytes(file.read_bytes())
         spoil(folder, target)
+    assistant = pair / drafter if drafter else None
+    if drafter in ("reworded", "mtp"):
+        assistant = tmp_path / drafter
+        assistant.mkdir()
+        for file in (pair / "assistant" if drafter == "reworded" else CHECKPOINTS / DRAFTERS[0]).iterdir():
+            (assistant / file.name).write_bytes(file.read_bytes())
+        spoil(assistant, drafter)
     with pytest.raises(EngineFailure) as caught:
         start_engine(
             bench.engine(ENGINE),
             bench.program(ENGINE),
-            launch(speculation, folder, pair / drafter if drafter else None),
+            launch(speculation, folder, assistant),
             tmp_path / "work",
             START_S,
         )
@@ -230,11 +246,57 @@ def spoil(folder: Path, how: str) -> None:
     if how == "unknown":
         config = json.loads((folder / "config.json").read_text())
         (folder / "config.json").write_text(json.dumps(config | {"architectures": ["MadeUpForCausalLM"]}))
+    elif how == "mtp":
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(config | {"backbone_hidden_size": 128}))
+    elif how == "reworded":
+        tokens = json.loads((folder / "tokenizer.json").read_text())
+        word = max(tokens["model"]["vocab"], key=tokens["model"]["vocab"].get)
+        tokens["model"]["vocab"][word + "x"] = tokens["model"]["vocab"].pop(word)
+        (folder / "tokenizer.json").write_text(json.dumps(tokens))
     elif how == "truncated":
         weights.write_bytes(weights.read_bytes()[:100_000])
     else:
         # The head is renamed in the file's header: same length, so that all else stays where it is.
         weights.write_bytes(weights.read_bytes().replace(b'"lm_head.weight"', b'"lm_tail.weight"', 1))
+
+
+def test_an_arm_of_attempt_5_runs_from_records_as_the_workflow_makes_them(tmp_path: Path) -> None:
+    """The study's own models and arm; only the engine is that for the CPU, and no GPU is asked for."""
+    bench.program(ENGINE)
+    whole = bench.configuration()
+    chosen = replace(whole.study.attempts["attempt_5"], measure=(ENGINE,), requires=Requirements())
+    study = replace(whole.study, attempts={**whole.study.attempts, "attempt_5": chosen})
+    configuration = replace(whole, study=study)
+    records = tmp_path / "here"
+    models = plan.models_of_arms(configuration, "attempt_5", configuration.arms_of("attempt_5"))
+    missing = lay_groundwork(configuration, records, bench.cache(), models, [ENGINE], lambda text: None)
+    assert missing == []
+    assert plan.precheck_trials(configuration, "attempt_5") == []  # the pre-check reads GGUF files alone
+    record = load_once(Job(configuration, records, bench.cache(), records), "attempt_5", ENGINE, "assistant")
+    assert record.outcome is Outcome.OK, record.reason
+    assert record.detail["engagement"] == Engagement.WITH_DRAFTS.value
+    assert 0 < record.detail["accepted"] <= record.detail["drafted"]
+    assert record.detail["settings"]["backend_used"] == "cpu"
+    assert record.detail["settings"]["launch"]["settings"]["dtype"] == "float32"
+    assert len(record.detail["engine_sha256"]) == len(record.detail["drafter_sha256"]) == 64
+
+
+def test_without_a_gpu_the_studys_attempt_5_is_not_run_and_says_why(tmp_path: Path) -> None:
+    configuration = bench.configuration()
+    records = tmp_path / "here"
+    facts = replace(host_facts("here"), gpus=())
+    write_record(records / "host.json", host_record(facts))
+    job = Job(configuration, records, bench.cache(), records)
+    record = measure_attempt(job, "attempt_5", "transformers-cuda", tmp_path / "session", lambda text: None)
+    assert record.outcome is Outcome.NOT_RUN
+    assert "needs a GPU" in record.reason
+    host = HostRecords("here", {"measure/attempt_5/transformers-cuda/session.json": record})
+    (judged,) = judge_speed(configuration, configuration.findings["attempt_5_assistant_pays"], host)
+    assert judged.verdict is Verdict.NOT_TESTABLE
+    assert "needs a GPU" in judged.reason
+    assert "CUDA build of PyTorch" in judged.would_make_testable
+    assert judged.build is None
 
 
 def test_code_in_a_checkpoint_does_not_run(pair: Path, tmp_path: Path) -> None:

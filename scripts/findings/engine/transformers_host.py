@@ -160,14 +160,47 @@ def without_code(folder: Path) -> None:
         raise RefusedError(f"no config.json in {folder.name}")
 
 
+def configuration(folder: str) -> dict[str, Any]:
+    """The config.json of a checkpoint, with `text` for the part that is about text."""
+    found = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
+    return {**found, "text": found.get("text_config", found)}
+
+
+def vocabulary(folder: str) -> Any:
+    """What a checkpoint's tokenizer.json says about its tokens, for comparing; None without that file."""
+    file = Path(folder) / "tokenizer.json"
+    if not file.is_file():
+        return None
+    found = json.loads(file.read_text(encoding="utf-8"))
+    return found["model"].get("vocab"), sorted((token["id"], token["content"]) for token in found["added_tokens"])
+
+
+def check_pair(settings: Settings) -> None:
+    """Refuse an assistant that the generator cannot use with this target."""
+    target, assistant = configuration(settings.model), configuration(settings.assistant)
+    kind = (assistant.get("architectures") or ["?"])[0]
+    mtp = kind.startswith(MTP_CLASSES)
+    if mtp != (settings.generator == "SinglePositionMultiTokenCandidateGenerator"):
+        raise RefusedError(f"assistant {kind} is not compatible with {settings.generator}")
+    ours, theirs = target["text"].get("vocab_size"), assistant["text"].get("vocab_size")
+    if ours != theirs:
+        raise RefusedError(f"vocabs are not compatible: {ours} tokens in the target, {theirs} in the assistant")
+    if vocabulary(settings.assistant) not in (None, vocabulary(settings.model)):
+        raise RefusedError("vocabs are not compatible: the same number of tokens, but other texts")
+    wide, hidden = assistant.get("backbone_hidden_size"), target["text"].get("hidden_size")
+    if mtp and wide != hidden:
+        raise RefusedError(
+            f"assistant and target are not compatible: made for a width of {wide}, the target has {hidden}"
+        )
+
+
 def load_model(path: str, device: str, dtype: str, attention: str) -> Any:
     """The model of a checkpoint's folder, its text part alone, every weight of it from the file."""
     import torch  # noqa: PLC0415 - only the environment of an engine has it
     import transformers  # noqa: PLC0415
 
     folder = Path(path)
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    architecture = (config.get("architectures") or [""])[0]
+    architecture = (configuration(path).get("architectures") or [""])[0]
     text_class, mapping = TEXT_ONLY.get(architecture, ("", None))
     known = hasattr(transformers, architecture) if architecture else True
     if not known:
@@ -203,8 +236,10 @@ class Engine:
     """A loaded target, perhaps with an assistant, that answers one request at a time."""
 
     def __init__(self, settings: Settings) -> None:
-        for folder in filter(None, (settings.model, settings.assistant)):
-            without_code(Path(folder))  # before the seconds that torch takes to load
+        without_code(Path(settings.model))  # all of this before the seconds that torch takes to load
+        if settings.assistant:
+            without_code(Path(settings.assistant))
+            check_pair(settings)
         import torch  # noqa: PLC0415
         import transformers  # noqa: PLC0415
 
@@ -220,7 +255,6 @@ class Engine:
             self.assistant = load_model(
                 settings.assistant, settings.assistant_device, settings.dtype, settings.attn_implementation
             )
-            self._check_pair()
             self.assistant.generation_config = transformers.GenerationConfig(
                 num_assistant_tokens=settings.num_assistant_tokens,
                 num_assistant_tokens_schedule=settings.num_assistant_tokens_schedule,
@@ -235,31 +269,6 @@ class Engine:
             self.model._get_candidate_generator = self._counting_generator
         self.used = False
         self._tell()
-
-    def _check_pair(self) -> None:
-        """Refuse an assistant that this kind of generator cannot use."""
-        kind = type(self.assistant).__name__
-        mtp = kind.startswith(MTP_CLASSES)
-        if mtp != (self.settings.generator == "SinglePositionMultiTokenCandidateGenerator"):
-            raise RefusedError(f"assistant {kind} is not compatible with {self.settings.generator}")
-        sizes = [model.config.get_text_config().vocab_size for model in (self.model, self.assistant)]
-        if sizes[0] != sizes[1]:
-            raise RefusedError(
-                f"vocabs are not compatible: {sizes[0]} tokens in the target, {sizes[1]} in the assistant"
-            )
-        vocabulary = Path(self.settings.assistant) / "tokenizer.json"
-        if vocabulary.is_file():
-            other = self._transformers.AutoTokenizer.from_pretrained(
-                self.settings.assistant, local_files_only=True, trust_remote_code=False
-            )
-            if other.get_vocab() != self.tokenizer.get_vocab():
-                raise RefusedError("vocabs are not compatible: the same number of tokens, but other texts")
-        if mtp and self.assistant.config.backbone_hidden_size != self.model.config.hidden_size:
-            wide = self.assistant.config.backbone_hidden_size
-            raise RefusedError(
-                f"assistant and target are not compatible: made for a width of {wide}, the target has "
-                f"{self.model.config.hidden_size}"
-            )
 
     def _counting_generator(self, **arguments: Any) -> CountingGenerator:
         """What transformers gets in the place of its generator."""
