@@ -79,7 +79,7 @@ def size(count: int, *, up: bool = False) -> str:
         if count >= unit:
             tenths = 10 * count / unit
             return f"{(math.ceil(tenths) if up else math.floor(tenths)) / 10:.1f} {name}"
-    return f"{count} bytes"
+    return "1 byte" if count == 1 else f"{count} bytes"
 
 
 @contextlib.contextmanager

@@ -87,6 +87,15 @@ def test_too_little_space_says_how_much_is_missing(tmp_path: Path) -> None:
     assert caught.value.cause == "disk_full"
 
 
+def test_too_little_space_never_reads_as_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "free_bytes", lambda _: cache.DISK_RESERVE_BYTES + 99)
+    require_space(tmp_path, 99)
+    with pytest.raises(CacheError) as caught:
+        require_space(tmp_path, 100)
+    assert "100 bytes are needed in the cache folder" in str(caught.value)
+    assert "free 1 byte more there" in str(caught.value)
+
+
 # --- archives ----------------------------------------------------------------------------------------------------
 
 

@@ -93,7 +93,7 @@ def test_a_folder_that_is_a_file_cannot_be_written(tmp_path: Path) -> None:
     ("count", "up", "text"),
     [
         (0, False, "0 bytes"),
-        (1, True, "1 bytes"),
+        (1, True, "1 byte"),
         (1024, True, "1.0 KiB"),
         (1025, True, "1.1 KiB"),
         (1025, False, "1.0 KiB"),
