@@ -51,11 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         timeline=build_points(configuration, rows["outcomes"]),
         breakeven=curve_rows(configuration, rows["effects"], costs),
         margin=configuration.study.protocol.margin,
-        remarks={
-            attempt.id: "positive control, artificial target"
-            for attempt in configuration.attempts.values()
-            if attempt.control_of
-        },
+        remarks={attempt.id: "artificial target" for attempt in configuration.attempts.values() if attempt.control_of},
     )
     paths = draw_all(drawn, arguments.out, arguments.only)
     progress("figures", f"{len(paths)} files in {arguments.out}")

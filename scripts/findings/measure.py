@@ -72,7 +72,7 @@ def unmet_requirement(requires: Requirements, host: Record) -> str:
 def judged_claims(configuration: Configuration, attempt: str) -> tuple[Judged, ...]:
     """The speed claims about an attempt's arms that a session has to settle; of a control, whether it pays."""
     configured = configuration.attempts[attempt]
-    asked = [control_question(configured)] if configured.control_of else configuration.findings.values()
+    asked = [control_question(configuration, configured)] if configured.control_of else configuration.findings.values()
     arms = {arm.id for arm in configuration.measured_arms(attempt)}
     claims = {FindingKind.DOES_NOT_PAY: Claim.DOES_NOT_PAY, FindingKind.PAYS: Claim.PAYS}
     return tuple(

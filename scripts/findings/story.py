@@ -513,7 +513,8 @@ def _control(
             if row["evidence"] == line.evidence
             and (row["host"], row["attempt"], row["engine"], row["arm"])
             == (line.host, control.id, line.engine, control.control.id)
-            and row["prompt_class"] == "all"
+            and row["prompt_class"] == line.prompt_class
+            and row["ln_ratio"] is not None
         ]
         drafted, accepted = (sum(int(row[key] or 0) for row in effects) for key in ("draft_tokens", "accepted_tokens"))
         told.append(ControlLine(line, drafted, accepted))

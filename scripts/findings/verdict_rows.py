@@ -52,7 +52,7 @@ def verdict_rows(
             rows.append(_row(chosen, finding, judgement, host.host))
         for control in chosen.attempts.values():
             if control.control_of and control.id in chosen.study.attempts and (not attempts or control.id in attempts):
-                asked = control_question(control)
+                asked = control_question(chosen, control)
                 rows += [_row(chosen, asked, j, host.host) for j in judge_control(chosen, control, host)]
     return rows
 

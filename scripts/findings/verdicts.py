@@ -30,7 +30,18 @@ from findings.config import (
 from findings.cost_curves import curve_of_blocks
 from findings.effects import arm_effects, class_engagement
 from findings.gates import Gate, common_gates, drafter_engaged, usable_blocks
-from findings.inference import Claim, Decision, Metric, SequentialPlan, Verdict, analyse, control_gate, holm, null_gate
+from findings.inference import (
+    ALL_CLASSES,
+    Claim,
+    Decision,
+    Metric,
+    SequentialPlan,
+    Verdict,
+    analyse,
+    control_gate,
+    holm,
+    null_gate,
+)
 from findings.records import Engagement, Kind, Outcome, Record
 from findings.session import settled_outcome
 
@@ -307,8 +318,9 @@ def asked_tokens(configuration: Configuration, attempt: str, session: Record | N
     return int(recorded.get("predict_tokens") or configuration.study.protocol_of(attempt).predict_tokens)
 
 
-def control_question(attempt: Attempt) -> Finding:
+def control_question(configuration: Configuration, attempt: Attempt) -> Finding:
     """The question of a control in the form that the rule for speeds reads. It is nobody's finding."""
+    classes = configuration.classes_of(attempt.id, attempt.control)
     return Finding(
         id=attempt.id,
         title=attempt.title,
@@ -318,13 +330,16 @@ def control_question(attempt: Attempt) -> Finding:
         scope=FindingScope(PublishedScope(), attempt.method),
         hardware_matters=True,
         arm=attempt.control.id,
+        prompt_class=classes[0].value if len(classes) == 1 else ALL_CLASSES,
         claimed=False,
     )
 
 
 def judge_control(configuration: Configuration, attempt: Attempt, host: HostRecords) -> list[Judgement]:
     """Whether a control was seen to pay, per engine: `holds` is "this machine and engine can show it paying"."""
-    return [replace(j, scope=CONTROL) for j in judge_speed(configuration, control_question(attempt), host)]
+    return [
+        replace(j, scope=CONTROL) for j in judge_speed(configuration, control_question(configuration, attempt), host)
+    ]
 
 
 # --- conversion, loading, engagement ---------------------------------------------------------------------------------

@@ -149,7 +149,7 @@ def story(configuration: Configuration, folder: Path, records: HostRecords | Non
     """The sample tables with the verdict of the control, as it comes from these records."""
     sample = copy.deepcopy(rows())
     if records is not None:
-        question = control_question(configuration.attempts[CONTROLLED])
+        question = control_question(configuration, configuration.attempts[CONTROLLED])
         row = verdict_row(configuration, question, judged(configuration, records), records.host)
         sample["verdicts"].append(row)
     found = read_rows(write(folder, sample))
