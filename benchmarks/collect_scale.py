@@ -134,6 +134,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--folder", type=Path, help="where the temporary records go (default: the system's)")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.add_argument("--collect", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args(argv)
@@ -147,6 +148,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         command = [sys.executable, __file__, "--collect", str(records), "--out", str(Path(folder) / "tables")]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
     result = json.loads(done.stdout)
+    if arguments.json:
+        print(done.stdout, end="")
+        return 0
     print(
         f"{result['rows']} rows from {result['files']} files in {result['seconds']:.1f} s "
         f"({result['rows'] / result['seconds']:.0f} rows/s; {result['cpu_seconds']:.1f} s of processor time), "
