@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
+from typing import IO
 
 import psutil
 import pytest
@@ -180,6 +181,9 @@ def test_a_connection_that_is_cut_without_a_word_ends_the_server(server: Server,
             assert nothing_left(server)
         finally:
             os.kill(running.ssh_pid, signal.SIGCONT)
+        failure = failure_of(lambda: running.complete(bench.PROSE, 4, 60))
+    assert failure.outcome is Outcome.UNAVAILABLE
+    assert "the connection was lost while the engine ran" in failure.reason
 
 
 @pytest.mark.parametrize(("number", "words"), [(signal.SIGKILL, "SIGKILL"), (signal.SIGSEGV, "segmentation fault")])
@@ -376,6 +380,22 @@ def test_an_interrupted_copy_goes_on_and_one_of_other_bytes_starts_anew(server: 
     ensure_model_there(server.connection(), model, digest, said.append)
     assert there(server, model, digest).read_bytes() == model.read_bytes()
     assert "unfinished copy" in said[2]
+
+
+def test_a_copy_whose_connection_ends_is_kept_and_goes_on(server: Server, model: Path) -> None:
+    digest, said = sha256_file(model), list[str]()
+    values: dict[str, str | int] = {
+        "directory": f"models/{digest}", "name": model.name, "sha256": digest, "offset": 0, "size": model.stat().st_size
+    }  # fmt: skip
+    half = model.read_bytes()[: 2 * 2**20]
+
+    def feed(stream: IO[bytes]) -> None:
+        stream.write(half)
+
+    assert server.connection().run("take_model", values, feed=feed).stdout == b"short\n"
+    ensure_model_there(server.connection(), model, digest, said.append)
+    assert said == [f"{model.name} to host {LABEL}: 1 MiB"]
+    assert there(server, model, digest).read_bytes() == model.read_bytes()
 
 
 def test_a_model_that_is_damaged_here_is_never_used_there(server: Server, model: Path) -> None:

@@ -1,7 +1,7 @@
 # Before every script. Given: folder. Standard input is at the first byte after the script.
 unset CDPATH
 LC_ALL=C export LC_ALL
-printf '@begin\n'
+printf '\n@begin\n'
 missing=
 for tool in awk cat dd df flock grep ls mkdir mv nproc readlink rm sed setsid sha256sum sleep stat timeout uname; do
   command -v "$tool" >/dev/null 2>&1 || missing="$missing $tool"

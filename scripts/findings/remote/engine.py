@@ -56,6 +56,7 @@ class RemoteEngine(ServingEngine):
         self._counters: Counters | None = None
         self._first: Counters | None = None
         self._owner: bool | None = None
+        self._silent = False
         self._oom_kills = 0
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._pump = threading.Thread(target=self._copy_log, daemon=True)
@@ -135,6 +136,8 @@ class RemoteEngine(ServingEngine):
                 if len(numbers) == 3 and all(numbers):
                     self._units = Units(*numbers)
                 self._running = True
+            elif word == "@silent":
+                self._silent = True
             elif word == "@owner":
                 self._owner = rest == "yes"
             elif word == "@ended":
@@ -205,7 +208,7 @@ class RemoteEngine(ServingEngine):
         """Why the engine has ended, or cannot be reached any more; None while it runs or after `stop()`."""
         if self._refusal is not None:
             return self._refusal
-        if self._lost() and not self._asked_to_stop:
+        if (self._lost() or self._silent) and not self._asked_to_stop:
             if not self._begun:
                 return self._connection.failed(self._process.poll() or 0, self._ssh_log)
             found = RemoteFailure(

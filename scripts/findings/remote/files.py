@@ -39,15 +39,18 @@ def ensure_model_there(connection: Connection, file: Path, sha256: str, say: Cal
         offset = part if 0 < part < size else 0
         if free < size - offset + RESERVE_BYTES:
             raise _full(connection, file.name, size - offset, free)
-        answer = _copy(connection, file, {**values, "offset": offset}, say)
+        answer = _copy(connection, file, {**values, "offset": offset, "size": size}, say)
         if answer.exit_code != 0:
             if "No space left" in answer.stderr or "quota" in answer.stderr.lower():
                 raise _full(connection, file.name, size - offset, None)
             raise RemoteFailure(
                 "write", f"host {connection.label}: {file.name} cannot be written below models/ of its folder"
             )
-        if answer.stdout.strip() == b"whole":
+        told = answer.stdout.strip()
+        if told == b"whole":
             return place
+        if told == b"short":
+            raise RemoteFailure("lost", f"host {connection.label}: {file.name} became shorter while it was copied")
         if offset == 0 or attempt:
             break
         say(f"the unfinished copy of {file.name} on host {connection.label} was damaged; it is made again")

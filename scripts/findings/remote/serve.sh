@@ -14,13 +14,6 @@ if command -v nvidia-smi >/dev/null 2>&1; then
   done
 fi
 
-# A session of its own, so that everything it starts is killed with it; where the system offers it, it also dies with
-# this shell. The key is in its environment, never on a command line; both its streams are our standard error.
-tie=
-if setpriv --pdeathsig KILL true 2>/dev/null; then tie='setpriv --pdeathsig KILL'; fi
-LLAMA_API_KEY=$key setsid $tie "$program" "$@" 3<&- >&2 &
-server=$!
-
 family() {
   printf '%s ' "$server"
   cat "/proc/$server/task/"*/children 2>/dev/null
@@ -50,6 +43,7 @@ owner() {
 }
 
 serve_words() {
+  trap '' PIPE
   while word=$(next_word); do
     case $word in
       .) ;;
@@ -58,6 +52,7 @@ serve_words() {
       *) break ;; # told to stop, or nobody is there any more
     esac
   done
+  [ "$word" = q ] || printf '@silent\n'
   kill -s TERM "$server" 2>/dev/null
   tries=0
   while kill -0 "$server" 2>/dev/null && [ "$tries" -lt "$((grace * 5))" ]; do
@@ -67,9 +62,19 @@ serve_words() {
   kill -s KILL -- "-$server" 2>/dev/null
 }
 
-printf '@started %s %s %s\n' "$(nproc)" "$(getconf CLK_TCK 2>/dev/null || echo 100)" "$(getconf PAGESIZE 2>/dev/null || echo 4096)"
+units="$(nproc) $(getconf CLK_TCK 2>/dev/null || echo 100) $(getconf PAGESIZE 2>/dev/null || echo 4096)"
+# An answer that nobody takes must end neither this shell nor its watch before they have ended the server; a handler,
+# unlike an ignored signal, is not handed on to the server.
+trap : PIPE
+# A session of its own, so that everything it starts is killed with it; where the system offers it, it also dies with
+# this shell. The key is in its environment, never on a command line; both its streams are our standard error.
+tie=
+if setpriv --pdeathsig KILL true 2>/dev/null; then tie='setpriv --pdeathsig KILL'; fi
+LLAMA_API_KEY=$key setsid $tie "$program" "$@" 3<&- >&2 &
+server=$!
 serve_words &
 words=$!
+printf '@started %s\n' "$units"
 wait "$server"
 code=$?
 kill -s KILL -- "-$server" 2>/dev/null
