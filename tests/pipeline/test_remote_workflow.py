@@ -55,7 +55,8 @@ def project(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "start_timeout_s": 300, "request_timeout_s": 300,
     }  # fmt: skip
     kept = study["attempts"][ATTEMPT] | {"measure": [bench.SERVER], "load": [bench.SERVER]}
-    kept["arms"] = ["baseline", "null", "draft"]
+    kept["arms"] = ["baseline", "draft"]
+    kept["memory_budgets_bytes"] = [4 * 2**30]
     study["attempts"][ATTEMPT] = kept
     path.write_text(yaml.safe_dump(study, sort_keys=False), encoding="utf-8")
     return place
@@ -96,7 +97,7 @@ def test_an_attempt_is_measured_on_another_machine_and_its_records_are_that_mach
     expected = program_sha256(bench.engine(bench.SERVER), bench.program(bench.SERVER))
     for path in blocks:
         arms = read_record(path).detail["arms"]
-        assert set(arms) == {"baseline", "null", "draft"}
+        assert set(arms) == {"baseline", "draft"}
         for arm in arms.values():
             assert arm["outcome"] == "ok", arm["reason"]
             assert arm["engine_sha256"] == expected
