@@ -1,7 +1,8 @@
 """A little Slurm cluster of a test's own: munged, slurmctld and one slurmd per node, all on 127.0.0.1.
 
 Nothing of the machine's own Slurm is touched: key, socket, ports, states and configuration lie in one folder, and the
-commands find them by SLURM_CONF. Every daemon runs in the foreground below this process and is ended by its id.
+commands find them by SLURM_CONF. Every daemon runs in the foreground below this process, is ended by its id, and ends
+with this process also when that is killed.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+
+from findings.interrupted import with_us
 
 PROGRAMS = ("taskset", "munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scancel", "sinfo", "scontrol")
 PACKAGES = "apt-get install slurm-wlm slurm-client munge"
@@ -49,6 +52,7 @@ PlugStackConfig={folder}/plugstack.conf
 SchedulerParameters=batch_sched_delay=0,sched_interval=1
 ReturnToService=2
 KillWait=5
+GresTypes=gpu
 MinJobAge=300
 {nodes}
 PartitionName=all Nodes=ALL Default=YES State=UP MaxTime=UNLIMITED
@@ -61,10 +65,12 @@ class ClusterError(Exception):
 
 @dataclass(frozen=True)
 class Node:
-    """What a node is told to be: a feature that a job's constraint can ask for, and the cores that its jobs may use."""
+    """What a node is told to be: a feature that a job's constraint can ask for, the cores that its jobs may use, and a
+    kind of GPU, of which it counts one that is not there."""
 
     feature: str
     cpus: int = 1
+    gpu: str = ""
 
 
 @dataclass(frozen=True)
@@ -152,12 +158,14 @@ def _configure(folder: Path, nodes: Mapping[str, Node], memory_mb: int) -> None:
     controller, *ports = free_ports(1 + len(nodes))
     lines = [
         f"NodeName={node} NodeHostname=localhost NodeAddr=127.0.0.1 Port={port} CPUs={made.cpus} RealMemory={memory_mb}"
-        f" Feature={made.feature} State=UNKNOWN"
+        f" Feature={made.feature}{f' Gres=gpu:{made.gpu}:1' if made.gpu else ''} State=UNKNOWN"
         for (node, made), port in zip(nodes.items(), ports, strict=True)
     ]
     text = CONFIGURATION.format(folder=folder, controller=controller, nodes="\n".join(lines))
     (folder / "slurm.conf").write_text(text, encoding="utf-8")
     (folder / "plugstack.conf").write_text("", encoding="utf-8")
+    counted = [f"NodeName={node} Name=gpu Type={made.gpu} File=/dev/null\n" for node, made in nodes.items() if made.gpu]
+    (folder / "gres.conf").write_text("".join(counted), encoding="utf-8")
     (folder / "state").mkdir(mode=0o700)
     for node in nodes:
         (folder / f"spool-{node}").mkdir(mode=0o755)
@@ -183,11 +191,11 @@ def _munged(folder: Path) -> list[str]:
 
 @contextlib.contextmanager
 def _daemon(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-    """A daemon in the foreground, in a session of its own; ended with everything that it started."""
+    """A daemon in the foreground, in a session of its own."""
     program = shutil.which(command[0], path=environment["PATH"]) or command[0]
     with log.open("wb") as stream:
         process = subprocess.Popen(
-            [program, *command[1:]],
+            with_us([program, *command[1:]]),
             env=dict(environment),
             stdin=subprocess.DEVNULL,
             stdout=stream,

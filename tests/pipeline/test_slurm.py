@@ -33,7 +33,10 @@ pytestmark = [pytest.mark.engine, pytest.mark.slow]
 ENGINE, ATTEMPT = "llama.cpp-b11549", "attempt_4"
 HERE = "here"
 # Label -> where its jobs go, and the node that this means.
-HOSTS = {"fast-box": {"constraint": "p100"}, "old-box": {"nodelist": "node-b", "partition": "all"}}
+HOSTS: dict[str, dict[str, str | int]] = {
+    "fast-box": {"constraint": "big", "gpu": 1, "gpu_model": "p100"},
+    "old-box": {"nodelist": "node-b", "partition": "all"},
+}
 NODE_OF = {"fast-box": "node-a", "old-box": "node-b"}
 MEASURED = ("host", "probe", "load", "measure")
 # What differs between two runs of the same thing: the machine's name, clocks, noise, and what hashes or repeats these.
@@ -49,7 +52,7 @@ def running() -> Iterator[Cluster]:
     if reason:
         pytest.skip(f"SKIPPED, SLURM IS NOT TESTED HERE: {reason}")
     try:
-        with cluster({"node-a": Node("p100", cpus=2), "node-b": Node("k80", cpus=1)}) as made:
+        with cluster({"node-a": Node("big", cpus=2, gpu="p100"), "node-b": Node("small", cpus=1)}) as made:
             yield made
             folder = made.folder
     except ClusterError as error:
@@ -124,13 +127,15 @@ def measured_there(running: Cluster, measured_here: Path, tmp_path_factory: pyte
 
 
 def test_every_measuring_job_of_a_host_and_no_other_ran_on_its_node(running: Cluster, measured_there: Path) -> None:
-    listed = running.ask("squeue", "--states=all", "--noheader", "--format=%k|%N|%T|%h|%Z")
+    listed = running.ask("squeue", "--states=all", "--noheader", "--format=%k|%N|%T|%h|%i|%Z")
     jobs = [line.split("|") for line in listed.splitlines() if line.endswith(f"|{measured_there}")]
     found = {}
-    for comment, node, state, shared, _ in jobs:
+    for comment, node, state, shared, number, _ in jobs:
         match = re.fullmatch(r"rule_([a-z]+)_wildcards_(fast-box|old-box).*", comment)
         assert match, f"{comment} is no job for a node"
         assert (state, shared) == ("COMPLETED", "NO"), comment
+        asked = running.ask("scontrol", "show", "job", number)
+        assert ("TresPerJob=gres:gpu:p100:1" in asked) == (match[2] == "fast-box"), asked
         found[match[1], match[2]] = node
     assert found == {(rule, label): node for rule in MEASURED for label, node in NODE_OF.items()}
 
