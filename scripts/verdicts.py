@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_configuration_arguments(parser)
     parser.add_argument("--records", type=Path, default=Path("results/records"), help="folder with the hosts' records")
     parser.add_argument("--attempt", action="append", default=[], help="only this attempt (may be repeated)")
-    parser.add_argument("--host", default="", help="say the verdicts of this host")
+    parser.add_argument("--host", action="append", default=[], help="say the verdicts of this host (may be repeated)")
     parser.add_argument("--out", type=Path, required=True, help="Parquet file to write")
     parser.add_argument("--scores", type=Path, help="Parquet file for the pre-check's score, if wanted")
     arguments = parser.parse_args(argv)
@@ -55,8 +55,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         scores = score_rows(gathered.files, rows, builds)
         write_table(arguments.scores, to_table(scores, PRECHECK_SCORES), PRECHECK_SCORES)
     for row in rows:
-        if row["host"] == arguments.host:
-            print(line(row), flush=True)
+        if row["host"] in arguments.host:
+            named = f"{row['host']}: " if len(arguments.host) > 1 else ""
+            print(f"{named}{line(row)}", flush=True)
     return 0
 
 

@@ -87,6 +87,8 @@ shell.prefix(
 )
 
 
+# The machines whose verdicts are said and whose records are exported, as arguments of a tool.
+MEASURING_HOSTS = [part for label in STUDY_ON for part in ("--host", label)]
 TEMPLATES = sorted(str(path) for path in (SCRIPTS / "findings" / "templates").iterdir())
 CAPTIONS = sorted(str(path) for path in (SCRIPTS.parent / "workflow" / "report").glob("*.rst"))
 

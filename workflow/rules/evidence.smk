@@ -46,9 +46,9 @@ rule attempt:
     conda:
         "../../envs/pipeline.yaml"
     params:
-        host=HOST,
+        hosts=MEASURING_HOSTS,
     shell:
-        "python {input.script:q} --records results/records --attempt {wildcards.attempt:q} --host {params.host:q}"
+        "python {input.script:q} --records results/records --attempt {wildcards.attempt:q} {params.hosts:q}"
         " --out {output.verdicts:q} 2>&1 | tee {log:q}"
 
 
@@ -99,9 +99,9 @@ rule verdicts:
     conda:
         "../../envs/pipeline.yaml"
     params:
-        host=HOST,
+        hosts=MEASURING_HOSTS,
     shell:
-        "python {input.script:q} --records results/records --host {params.host:q}"
+        "python {input.script:q} --records results/records {params.hosts:q}"
         " --out {output.verdicts:q} --scores {output.scores:q} 2>&1 | tee {log:q}"
 
 

@@ -100,7 +100,7 @@ rule export:
     conda:
         "../../envs/pipeline.yaml"
     params:
-        hosts=[part for label in STUDY_ON for part in ("--host", label)],
+        hosts=MEASURING_HOSTS,
     shell:
         "python {input.script:q} --records results/records {params.hosts:q} 2>&1 | tee {log:q}"
 
