@@ -155,5 +155,5 @@ def test_a_lock_pins_every_model_and_the_whole_graph_stands(tmp_path: Path) -> N
     assert jobs["load"] >= sum(len(attempt.load) for attempt in attempts)
     assert jobs["torch_probe"] == len({wheel for attempt in attempts for wheel in attempt.torch_wheels})
     assert jobs["fetch_model"] >= len(lock["models"])
-    assert {"host", "probe", "precheck", "tables", "verdicts", "figures", "report_page"} <= set(jobs)
+    assert {"host_here", "probe", "precheck", "tables", "verdicts", "figures", "report_page"} <= set(jobs)
     assert not (project / "results" / "records").exists()
