@@ -74,7 +74,10 @@ def _panel_rows(here: pd.DataFrame, judged: pd.DataFrame) -> list[EffectRow]:
         if silent:
             lines.append(EffectRow(label, kind, (), math.nan, math.nan, math.nan, False, silent))
         elif blocks:
-            interval, rests = _interval(blocks, where(judged, arm=arm, prompt_class=group))
+            mine = where(judged, arm=arm, prompt_class=group)
+            if not len(mine) and classes[(kind, arm)] == 1:
+                mine = where(judged, arm=arm, prompt_class="all")
+            interval, rests = _interval(blocks, mine)
             lines.append(EffectRow(label, kind, blocks, *interval, rests, ""))
     return lines
 

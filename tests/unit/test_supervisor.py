@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from findings.remote.connection import compose
+from findings.remote.engine import LOGGED
 
 SHELLS = [name for name in ("dash", "bash", "busybox", "ksh", "mksh") if shutil.which(name)]
 # Bounded, not measured: a busy machine may be slow.
@@ -52,6 +53,7 @@ class Supervised:
         assert self.process.stderr.readline() == b"started\n"
         self.pids = [int(word) for word in (folder / "pids").read_text().split()]
         self.told: list[str] = []
+        self.waited = False
 
     def wait_until_it_watches(self) -> None:
         while not (self.told and self.told[-1].startswith("@started ")):
@@ -62,7 +64,18 @@ class Supervised:
         self.stdin.flush()
 
     def lines(self) -> list[str]:
-        return self.stdout.read().decode().splitlines()
+        """What it says up to the server's end; then its log is taken, so that it may go."""
+        said = []
+        for line in self.stdout:
+            said.append(line.decode().rstrip("\n"))
+            if said[-1].startswith("@ended "):
+                self.waited = self.process.poll() is None
+                self.stdin.close()
+        return said
+
+    def log(self) -> bytes:
+        assert self.process.stderr is not None
+        return self.process.stderr.read()
 
     def is_gone(self) -> bool:
         """Whether the server, its child and every process of the supervisor have ended."""
@@ -120,6 +133,16 @@ def test_a_server_that_is_told_to_end_ends_with_its_children_and_its_code_is_tol
     assert any(line.startswith(f"{running.pids[1]} (") for line in lines)  # its child counts, too
     assert lines[-1].split()[:2] == ["@ended", "143"]
     assert "@silent" not in lines
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_log_ends_with_a_mark_behind_the_servers_last_words(shell: str, tmp_path: Path) -> None:
+    last = '#!/bin/sh\necho 1 1 > pids\necho started >&2\nprintf "the reason" >&2\nexit 1\n'
+    with supervised(shell, tmp_path, last) as running:
+        running.pids = []
+        assert running.lines()[-1].split()[:2] == ["@ended", "1"]
+        assert running.log() == b"the reason" + LOGGED
+        assert running.waited  # a log that is on its way would be lost with it
 
 
 @pytest.mark.parametrize("shell", SHELLS)

@@ -119,6 +119,13 @@ class RunningEngine(ServingEngine):
         """Exit code, negative for a signal; None while it runs."""
         return self._process.poll()
 
+    def _port_is_taken(self) -> bool:
+        port = self.endpoint.url.rpartition(":")[2]
+        if not port.isdecimal():
+            return False
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            return probe.connect_ex(("127.0.0.1", int(port))) == 0
+
     def _copy_log(self) -> None:
         stream = self._process.stdout
         if stream is None:

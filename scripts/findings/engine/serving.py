@@ -105,6 +105,10 @@ class ServingEngine(ABC):
         """
 
     @abstractmethod
+    def _port_is_taken(self) -> bool:
+        """Whether another program listens at the port of an engine that has ended."""
+
+    @abstractmethod
     def _look_for_address(self) -> None:
         """Fill in the endpoint where the engine chooses its port itself."""
 
@@ -140,6 +144,10 @@ class ServingEngine(ABC):
             reason = f"killed by the pipeline: resident memory above the limit of {self._limit / 2**20:.0f} MiB"
             return EngineFailure(Outcome.OUT_OF_MEMORY, reason, log, code)
         outcome, reason = classify_exit(code, log, self._oom_killed())
+        # llama-server writes its log from a thread of its own and may end without having said why.
+        if outcome is Outcome.CRASHED and code > 0 and not log.strip() and self._port_is_taken():
+            outcome = Outcome.UNAVAILABLE
+            reason = "it ended without a word; it could not bind to its port, which is taken"
         return EngineFailure(outcome, reason, log, code)
 
     def explain(self, failure: EngineFailure) -> EngineFailure:

@@ -31,6 +31,8 @@ PATIENCE_S = 45
 ANSWER_S = 15.0
 CONNECT_S = 60.0
 WATCH_PERIOD_S = 2.0
+# What the supervisor writes after the last word of the engine's log.
+LOGGED = b"\n@logged\n"
 # Below the ports that systems give to outgoing connections.
 FIRST_PORT, PORTS = 20000, 12000
 
@@ -58,6 +60,7 @@ class RemoteEngine(ServingEngine):
         self._owner: bool | None = None
         self._silent = False
         self._oom_kills = 0
+        self._taken = False
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._pump = threading.Thread(target=self._copy_log, daemon=True)
         self._heart = threading.Thread(target=self._beat, daemon=True)
@@ -79,10 +82,19 @@ class RemoteEngine(ServingEngine):
         return self._log.text().replace(self._connection.folder, "<folder>")
 
     def _copy_log(self) -> None:
+        """Copy the engine's log until the supervisor says that it is whole; then let the supervisor go."""
         stream = self._process.stderr
+        held = b""
         with contextlib.suppress(OSError, ValueError):
             while stream is not None and (data := stream.read1(65536)):  # type: ignore[attr-defined]
-                self._log.write(data)
+                data = held + data
+                if data.endswith(LOGGED):
+                    self._log.write(data.removesuffix(LOGGED))
+                    close_input(self._process)
+                    return
+                held = data[len(data) - _begun(LOGGED, data) :]
+                self._log.write(data[: len(data) - len(held)])
+        self._log.write(held)
 
     def _beat(self) -> None:
         while not self._stopped.wait(HEARTBEAT_S) and self._code is None:
@@ -141,12 +153,12 @@ class RemoteEngine(ServingEngine):
             elif word == "@owner":
                 self._owner = rest == "yes"
             elif word == "@ended":
-                said, _, kills = rest.partition(" ")
+                said, kills, taken = (*rest.split(" "), "", "")[:3]
                 code = int(said) if said.isdecimal() else 0
                 self._oom_kills = int(kills) if kills.isdecimal() else 0
+                self._taken = taken == "taken"
                 # The shell's 128 + n is a signal.
                 self._code = 128 - code if 128 < code < 160 else code
-                close_input(self._process)  # what still reads the lifeline there ends now
             elif word in ("@absent", "@notexecutable"):
                 self._refusal = self._connection.no_program(word)
             else:
@@ -247,6 +259,9 @@ class RemoteEngine(ServingEngine):
     def _oom_killed(self) -> bool:
         return self._first is not None and self._oom_kills > self._first.oom_kills
 
+    def _port_is_taken(self) -> bool:
+        return self._taken
+
     def _look_for_address(self) -> None:
         """Nothing to look for: the port was chosen here."""
 
@@ -297,6 +312,11 @@ class _RemoteLoad:
         """A look now."""
         found = self._engine.look()
         return found.sample() if found is not None else None
+
+
+def _begun(mark: bytes, data: bytes) -> int:
+    """How many of the last bytes of `data` may be the beginning of `mark`."""
+    return next((count for count in range(len(mark) - 1, 0, -1) if data.endswith(mark[:count])), 0)
 
 
 def start_remote_engine(

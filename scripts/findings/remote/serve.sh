@@ -29,10 +29,15 @@ sample() {
 }
 counters='^(cpu |MemTotal:|MemAvailable:|pswpin |pswpout |oom_kill |VmHWM:|VmRSS:|VmSwap:|[0-9]+\.[0-9]+ [0-9]|[0-9]+ \()'
 
+# Inodes of the sockets that listen at the port.
+listeners() {
+  cat /proc/net/tcp /proc/net/tcp6 2>/dev/null |
+    awk -v port=":$(printf '%04X' "$port")" '$4 == "0A" && substr($2, length($2) - 4) == port { print $10 }'
+}
+
 # Whether the server itself listens at the port; on a taken port somebody else's answers.
 owner() {
-  inodes=$(cat /proc/net/tcp /proc/net/tcp6 2>/dev/null |
-    awk -v port=":$(printf '%04X' "$port")" '$4 == "0A" && substr($2, length($2) - 4) == port { print $10 }')
+  inodes=$(listeners)
   for process in $(family); do
     sockets=$(ls -l "/proc/$process/fd" 2>/dev/null)
     for inode in $inodes; do
@@ -79,4 +84,11 @@ wait "$server"
 code=$?
 kill -s KILL -- "-$server" 2>/dev/null
 kill "$words" 2>/dev/null
-printf '@ended %s %s\n' "$code" "$(sed -n 's/^oom_kill //p' /proc/vmstat 2>/dev/null)"
+# Everything that the server said came before this line.
+printf '\n@logged\n' >&2
+taken=
+[ -z "$(listeners)" ] || taken=taken
+printf '@ended %s %s %s\n' "$code" "$(sed -n 's/^oom_kill //p' /proc/vmstat 2>/dev/null || true)" "$taken"
+# When a command ends, sshd drops what it has not read of its standard error yet, and the reason of an end stands there:
+# stay until the other side has it and closes our input, or is gone.
+timeout "$patience" cat <&3 >/dev/null 2>&1
