@@ -126,12 +126,19 @@ class ServingEngine(ABC):
 
         def watch() -> None:
             while not self._stopped.wait(self.memory_poll_s) and self.exit_code is None:
-                if self.usage().rss_bytes > limit_bytes:
-                    self._over_limit = True
-                    self._kill()
+                if self._is_beyond_limit():
                     return
 
         threading.Thread(target=watch, daemon=True).start()
+
+    def _is_beyond_limit(self) -> bool:
+        """Whether the engine uses more memory than it may; it is killed then. One that starts faster than the watch
+        looks must not count as started."""
+        if not self._limit or self.usage().rss_bytes <= self._limit:
+            return False
+        self._over_limit = True
+        self._kill()
+        return True
 
     def failure(self) -> EngineFailure | None:
         """Why the engine has ended although nobody asked it to; None while it runs or after `stop()`."""
@@ -182,7 +189,7 @@ class ServingEngine(ABC):
                 raise found
             self._look_for_address()
             healthy = bool(self.endpoint.url) and client.healthy(self.endpoint, timeout_s=2.0)
-            if healthy and self.failure() is None and self._is_ours():
+            if healthy and self.failure() is None and self._is_ours() and not self._is_beyond_limit():
                 return
             if time.monotonic() > deadline:
                 log = self.log_text()
