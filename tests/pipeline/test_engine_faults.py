@@ -29,6 +29,7 @@ from findings.engine.drivers import RunningEngine, start_engine
 from findings.engine.failure import EngineFailure
 from findings.engine.limited_log import LOG_HEAD_BYTES, LOG_NAME, LOG_TAIL_BYTES
 from findings.records import Outcome
+from findings.site import Here
 
 FAKE = Engine("fake", 1, "2026-01", Driver.LLAMA_SERVER, Backend.CPU)
 NONE = Speculation(SpeculationType.NONE)
@@ -143,7 +144,7 @@ def test_megabytes_of_log_are_kept_to_a_limit_with_head_and_tail(fake: Path) -> 
 def test_the_hash_of_an_arms_log_is_that_of_the_whole_stream(fake: Path, mode: str, outcome: Outcome) -> None:
     """Also of the megabytes that no record keeps."""
     arm = bench.configuration().attempts["attempt_2"].arm("baseline")
-    ready = Ready(arm, FAKE, fake, launch(mode), "", None, "", False, fake, None)
+    ready = Ready(arm, FAKE, Here(fake.parent, fake.parent), fake, launch(mode), "", None, "", False, fake, None)
     run = run_arm(ready, [], 1, warmup_tokens=1, start_timeout_s=60, request_timeout_s=60)
     assert run.outcome is outcome, run.reason
     line = b"a log line that says nothing at all, over and over again\n"

@@ -118,8 +118,9 @@ def test_a_server_there_answers_as_one_here_and_leaves_nothing_behind(server: Se
 
 
 PARENT = """
-import sys, time
+import signal, sys, time
 from pathlib import Path, PurePosixPath
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that runs the tests in its background ignores it
 sys.path[:0] = [{scripts!r}, {tests!r}]
 import engine_bench as bench
 from findings.config import Speculation, SpeculationType
