@@ -54,11 +54,12 @@ class EngineState:
 
 @dataclass(frozen=True)
 class AttemptState:
-    """Whether an attempt of the study can run here; `reasons` say what stands against it."""
+    """Whether an attempt of the study can run here; `reasons`: what stands against it, `anyway`: what is done then."""
 
     id: str
     runs: bool
     reasons: tuple[str, ...]
+    anyway: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -217,7 +218,12 @@ def attempt_state(
         if not pinned and not _committed(model):
             reasons.append(f"model {model.id}: not resolved yet, run the target lock")
     kept = tuple(dict.fromkeys(reason for reason in reasons if reason))
-    return AttemptState(attempt, not kept, kept)
+    anyway = []
+    if chosen.torch_wheels:
+        anyway.append(f"{len(chosen.torch_wheels)} builds of PyTorch are asked for their GPU architectures")
+    if chosen.convert:
+        anyway.append("its conversions are tried")
+    return AttemptState(attempt, not kept, kept, tuple(anyway))
 
 
 def downloads(configuration: Configuration, engines: Iterable[Engine], cache: Path) -> tuple[Download, ...]:
@@ -377,8 +383,10 @@ def described(found: Diagnosis) -> str:
         lines += [f"    device {device}" for device in found.devices.get(engine.id, ())]
     lines += ["", "Attempts"]
     for attempt in found.attempts:
-        lines.append(f"  {attempt.id}: {'can run here' if attempt.runs else 'cannot run here'}")
+        runs = "can run here" if attempt.runs else "runs here in part" if attempt.anyway else "cannot run here"
+        lines.append(f"  {attempt.id}: {runs}")
         lines += [f"    {reason}" for reason in attempt.reasons]
+        lines += [f"    all the same: {what}" for what in attempt.anyway if not attempt.runs]
     known = sum(item.size_bytes or 0 for item in found.downloads)
     open_ones = sum(item.size_bytes is None for item in found.downloads)
     total = f"{known / MIB:.1f} MiB" + (f", and {open_ones} of a size not listed" if open_ones else "")

@@ -75,6 +75,16 @@ def test_an_attempt_without_its_gpu_or_executable_says_both(tmp_path: Path) -> N
     assert "lock" in text
 
 
+def test_what_needs_no_gpu_of_an_attempt_is_said_beside_what_does(tmp_path: Path) -> None:
+    found = doctor.diagnose(load_configuration(ROOT), tmp_path, network=False, ask_programs=False)
+    (state,) = [state for state in found.attempts if state.id == "attempt_5"]
+    assert not state.runs
+    assert state.anyway == ("5 builds of PyTorch are asked for their GPU architectures",)
+    text = doctor.described(found)
+    assert "attempt_5: runs here in part" in text
+    assert "attempt_3: cannot run here" in text
+
+
 def test_an_engine_that_dies_is_told_and_not_taken_for_here(tmp_path: Path) -> None:
     binary = tmp_path / "llama-server"
     binary.write_text("#!/bin/sh\nkill -ILL $$\n")
