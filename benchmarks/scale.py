@@ -36,6 +36,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
 from findings import plan
 from findings.config import load_configuration
 from findings.host import host_facts
+from findings.marked import with_marked
 from findings.records import Kind, Outcome, Record, utc_now, write_record, write_text
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -282,11 +283,10 @@ def table(sizes: Sequence[Size], reached: Sequence[Goal], machine: str) -> str:
 
 def with_table(document: str, text: str) -> str:
     """The document with the table between its markers. Raises ValueError where a marker is missing."""
-    before, begin, rest = document.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
+    changed = with_marked(document, BEGIN, END, f"\n\n{text}\n\n")
+    if changed is None:
         raise ValueError(f"the markers {BEGIN} and {END} are needed around the table")
-    return f"{before}{BEGIN}\n\n{text}\n\n{END}{after}"
+    return changed
 
 
 def main(argv: Sequence[str] | None = None) -> int:

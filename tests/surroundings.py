@@ -1,10 +1,12 @@
-"""A copy of the project in a place of a test's own."""
+"""A copy of the project in a place of a test's own, and a user's command in it."""
 
 from __future__ import annotations
 
 import re
 import shutil
 import subprocess
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -42,3 +44,19 @@ def mounted(place: Path, size: str) -> None:
 def unmounted(place: Path) -> None:
     """Undo `mounted`."""
     subprocess.run(["umount", "--lazy", str(place)], check=False)
+
+
+def run_snakemake(
+    project: Path, environment: Mapping[str, str], *arguments: str, timeout_s: float | None = None, umask: int = -1
+) -> subprocess.CompletedProcess[str]:
+    """`snakemake --cores 1 <arguments>` in a project; whatever it ends with is the caller's to judge."""
+    return subprocess.run(
+        [str(Path(sys.executable).with_name("snakemake")), "--cores", "1", *arguments],
+        cwd=project,
+        env=dict(environment),
+        umask=umask,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=timeout_s,
+        check=False,
+    )

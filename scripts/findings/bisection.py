@@ -12,13 +12,10 @@ from typing import Any
 from findings import plan
 from findings.all_builds import converters_of_timeline, current_flip, engines_of_timeline, next_build
 from findings.config import Configuration, Engine, Finding, FindingKind
-from findings.engine.failure import EngineFailure
-from findings.engine.probe import failed_probe, probe
 from findings.environments import ensure_environment
 from findings.inference import Verdict
 from findings.job import Job
 from findings.measure import load_once
-from findings.programs import engine_program
 from findings.records import read_record, write_record
 from findings.sources import ensure_archive
 from findings.verdicts import HostRecords, judge_conversion, judge_engagement, judge_loading, judge_shipping
@@ -117,11 +114,7 @@ def _run_engine(job: Job, finding: Finding, engine: Engine) -> list[str]:
     _environment(job, engine.environment)
     probe_path = job.records / "probes" / f"{engine.id}.json"
     if not probe_path.exists():
-        try:
-            record = probe(engine, engine_program(engine, job.records, job.cache), job.host)
-        except EngineFailure as failure:
-            record = failed_probe(engine, failure, job.host)
-        write_record(probe_path, record)
+        write_record(probe_path, job.site.probed(engine, job.host))
     paths = [f"probes/{engine.id}.json"]
     if finding.kind is FindingKind.NOT_SHIPPED:
         return paths

@@ -15,6 +15,7 @@ from typing import Any
 import jsonschema
 
 from findings.config_read import ReadError, read_yaml
+from findings.marked import with_marked
 
 # Schemas belong to the program, wherever the configuration lies that is checked with them.
 SCHEMA_FOLDER = Path(__file__).parents[2] / "workflow/schemas"
@@ -298,8 +299,7 @@ END = "<!-- keys: end -->"
 
 def with_reference(text: str, table: str) -> str:
     """A README with the part between the markers replaced. Raises ReadError when a marker is missing."""
-    head, begin, rest = text.partition(BEGIN)
-    _, end, tail = rest.partition(END)
-    if not begin or not end:
+    changed = with_marked(text, BEGIN, END, f"\n{table}\n")
+    if changed is None:
         raise ReadError(f"the markers are missing; put back {BEGIN} and {END}")
-    return f"{head}{BEGIN}\n{table}\n{END}{tail}"
+    return changed

@@ -11,12 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from findings.config import Configuration
-from findings.engine.failure import EngineFailure
-from findings.engine.probe import failed_probe, probe
 from findings.environments import ensure_environment
 from findings.host import host_facts, host_record
-from findings.programs import engine_program
 from findings.records import Outcome, Record, write_record
+from findings.site import Here
 from findings.sources import ensure_archive, ensure_model
 
 
@@ -48,9 +46,5 @@ def lay_groundwork(
             keep(f"environments/{engine.environment}.json", ensure_environment(engine.environment, lock, cache))
         if engine.archive is not None:
             keep(f"sources/{engine.id}.json", ensure_archive(engine.archive, cache, engine.id, configuration.root))
-        try:
-            found = probe(engine, engine_program(engine, records, cache), records.name)
-        except EngineFailure as failure:
-            found = failed_probe(engine, failure, records.name)
-        keep(f"probes/{engine_id}.json", found)
+        keep(f"probes/{engine_id}.json", Here(records, cache).probed(engine, records.name))
     return [record for record in written if record.outcome is not Outcome.OK]

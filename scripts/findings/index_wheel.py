@@ -16,8 +16,8 @@ from typing import Any
 
 import httpx2
 
-from findings.download import CONTENT_RANGE, FetchError, short, status_error
-from findings.mirrors import find_file, package_finder
+from findings.download import CONTENT_RANGE, FetchError, status_error
+from findings.mirrors import find_file, index_failures, package_finder
 
 BUFFER_BYTES = 1024 * 1024
 MOST_BYTES = 128 * BUFFER_BYTES
@@ -45,19 +45,15 @@ class RangeFile(io.RawIOBase):
 
     def _get(self, first: int, last: int) -> tuple[bytes, int]:
         """The bytes `first` to `last`, both included, and the size of the whole."""
-        try:
-            # Streamed, since a server that ignores the range would send everything.
-            with self._client.stream("GET", self._url, headers={"Range": f"bytes={first}-{last}"}) as response:
-                if response.status_code not in (200, 206):
-                    raise status_error(response.status_code)
-                span = CONTENT_RANGE.match(response.headers.get("Content-Range", ""))
-                if response.status_code == 200 or span is None or int(span[1]) != first or span[3] == "*":
-                    raise FetchError("refused", "the package index does not answer requests for a part of a file")
-                return response.read(), int(span[3])
-        except httpx2.TimeoutException:
-            raise FetchError("timed_out", "the package index did not answer in time") from None
-        except httpx2.HTTPError as error:
-            raise FetchError("no_network", f"no connection to the package index ({short(error)})") from None
+        # Streamed, since a server that ignores the range would send everything.
+        asked = {"Range": f"bytes={first}-{last}"}
+        with index_failures(), self._client.stream("GET", self._url, headers=asked) as response:
+            if response.status_code not in (200, 206):
+                raise status_error(response.status_code)
+            span = CONTENT_RANGE.match(response.headers.get("Content-Range", ""))
+            if response.status_code == 200 or span is None or int(span[1]) != first or span[3] == "*":
+                raise FetchError("refused", "the package index does not answer requests for a part of a file")
+            return response.read(), int(span[3])
 
     def readable(self) -> bool:
         """True."""

@@ -300,12 +300,8 @@ class _Heard(logging.Handler):
 
 
 @contextlib.contextmanager
-def _asking_index(absent: str) -> Iterator[None]:
-    """Failures of the package index as FetchError; a search that ends without a result is `not_found`: `absent`."""
-    heard = _Heard()
-    logger = logging.getLogger("unearth")
-    logger.addHandler(heard)
-    logger.propagate = False
+def index_failures() -> Iterator[None]:
+    """What may go wrong between here and the package index, as FetchError."""
     try:
         yield
     except httpx2.TimeoutException:
@@ -314,6 +310,18 @@ def _asking_index(absent: str) -> Iterator[None]:
         raise FetchError("redirect_loop", "the package index redirects in a circle") from None
     except httpx2.HTTPError as error:
         raise FetchError("no_network", f"no connection to the package index ({short(error)})") from None
+
+
+@contextlib.contextmanager
+def _asking_index(absent: str) -> Iterator[None]:
+    """Failures of the package index as FetchError; a search that ends without a result is `not_found`: `absent`."""
+    heard = _Heard()
+    logger = logging.getLogger("unearth")
+    logger.addHandler(heard)
+    logger.propagate = False
+    try:
+        with index_failures():
+            yield
     except LookupError:
         if heard.server_failed:
             raise FetchError("server_error", "the package index failed; try again") from None

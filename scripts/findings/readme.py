@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from findings.marked import with_marked
 from findings.publish import cell, verdict_cell
 from findings.story import Story
 
@@ -25,8 +26,7 @@ def verdict_table(story: Story) -> str:
 
 def with_verdicts(readme: str, story: Story) -> str:
     """The README with today's table between its markers. Raises ReadmeError where a marker is missing."""
-    before, begin, rest = readme.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
+    changed = with_marked(readme, BEGIN, END, f"\n\n{verdict_table(story)}\n\n")
+    if changed is None:
         raise ReadmeError(f"README.md: the markers {BEGIN} and {END} are needed around the table of verdicts")
-    return f"{before}{BEGIN}\n\n{verdict_table(story)}\n\n{END}{after}"
+    return changed

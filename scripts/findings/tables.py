@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 
 from findings.config import ArmKind
 from findings.inference import Verdict
+from findings.marked import with_marked
 from findings.records import Engagement, Kind, Outcome
 from findings.writing import whole_file
 
@@ -510,8 +511,7 @@ def document() -> str:
 
 def document_in(text: str) -> str:
     """`text` with what stands between the markers made anew. Raises TableError where a marker is missing."""
-    before, begin, rest = text.partition(MARKER_BEGIN)
-    _, end, after = rest.partition(MARKER_END)
-    if not begin or not end:
+    changed = with_marked(text, MARKER_BEGIN, MARKER_END, f"\n\n{document()}")
+    if changed is None:
         raise TableError(f"docs/tables.md needs the lines {MARKER_BEGIN!r} and {MARKER_END!r}")
-    return f"{before}{begin}\n\n{document()}{end}{after}"
+    return changed

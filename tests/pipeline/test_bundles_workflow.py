@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from surroundings import ROOT, copy_project
+from surroundings import ROOT, copy_project, run_snakemake
 
 OURS, THEIRS = "amd-epyc-2core", "old-builds"
 COMMITTED = ROOT / "docs" / "records" / f"{OURS}.zip"
@@ -81,14 +81,7 @@ def with_imports(project: Path, bundles: Sequence[Path]) -> Path:
 
 
 def snakemake(project: Path, *targets: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [str(Path(sys.executable).with_name("snakemake")), "--cores", "1", *targets],
-        cwd=project,
-        env=os.environ | {"FINDINGS_CACHE": str(project / "cache")},
-        capture_output=True,
-        encoding="utf-8",
-        check=False,
-    )
+    return run_snakemake(project, os.environ | {"FINDINGS_CACHE": str(project / "cache")}, *targets)
 
 
 def collected(project: Path, out: str = "tables") -> subprocess.CompletedProcess[str]:

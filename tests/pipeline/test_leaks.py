@@ -12,7 +12,6 @@ import hashlib
 import json
 import os
 import re
-import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
@@ -29,7 +28,7 @@ import report as report_command
 from findings.records import Outcome, read_record
 from hubserver import Fault, HubServer
 from sample_tables import rows, write
-from surroundings import ROOT, copy_project
+from surroundings import ROOT, copy_project, run_snakemake
 
 TOKEN = "hf_MARKEDTOKENabcdefghijklmnopqrstuvw"
 MARK = b"MARKED"
@@ -78,22 +77,13 @@ def failed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
             "HF_ENDPOINT": hub.url,
             "PIP_INDEX_URL": f"http://someone:MARKEDpassword@127.0.0.1:{hub.port}/nothing/simple",
         }
-        snakemake = [str(Path(sys.executable).with_name("snakemake")), "--cores", "1"]
         for arguments in (
             ["attempt_2", "--config", "host=here"],
             ["lock", "--configfile", "config/pascal.yaml", "--config", "host=here"],
             ["attempt_2", "--config", "host=here", f"nonsense={TOKEN}"],
             ["export", "--config", "host=here"],
         ):
-            done = subprocess.run(
-                [*snakemake, *arguments],
-                cwd=project,
-                env=environment,
-                capture_output=True,
-                encoding="utf-8",
-                timeout=300,
-                check=False,
-            )
+            done = run_snakemake(project, environment, *arguments, timeout_s=300)
             said += f"$ {arguments[0]}: {done.returncode}\n{done.stdout}{done.stderr}\n"
     return project, said
 
@@ -247,15 +237,7 @@ def crashed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
             "PIP_INDEX_URL": f"http://someone:MARKEDpassword@127.0.0.1:{hub.port}/nothing/simple",
         }
         for target in ("report", "publish", "export"):
-            done = subprocess.run(
-                [str(Path(sys.executable).with_name("snakemake")), "--cores", "1", target, "--config", "host=here"],
-                cwd=project,
-                env=environment,
-                capture_output=True,
-                encoding="utf-8",
-                timeout=300,
-                check=False,
-            )
+            done = run_snakemake(project, environment, target, "--config", "host=here", timeout_s=300)
             said += f"$ {target}: {done.returncode}\n{done.stdout}{done.stderr}\n"
     return project, said
 

@@ -10,7 +10,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from findings.config import load_configuration
 from findings.host import nvidia_gpus
 from findings.lock import waiting_models
 from hubserver import COMMIT, HubServer
-from surroundings import copy_project
+from surroundings import copy_project, run_snakemake
 
 NOWHERE = "http://127.0.0.1:9"
 OFFLINE = {"HF_ENDPOINT": NOWHERE, "PIP_INDEX_URL": f"{NOWHERE}/simple", "PIP_CONFIG_FILE": os.devnull}
@@ -35,17 +34,9 @@ SPEED = re.compile(r"does_not_pay|pays|slower")
 def snakemake(project: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """A user's command on the study pascal; no token, and an executable of the study's nowhere on PATH."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("HF_", "HUGGING", "PIP_"))}
-    return subprocess.run(
-        [
-            str(Path(sys.executable).with_name("snakemake")),
-            *("--cores", "1", *arguments, "--config", "host=here", "--configfile", "config/pascal.yaml"),
-        ],
-        cwd=project,
-        env=kept | {"FINDINGS_CACHE": str(project / "cache"), "NO_PROXY": "127.0.0.1,localhost"} | variables,
-        capture_output=True,
-        encoding="utf-8",
-        check=False,
-    )
+    environment = kept | {"FINDINGS_CACHE": str(project / "cache"), "NO_PROXY": "127.0.0.1,localhost"} | variables
+    settings = ("--config", "host=here", "--configfile", "config/pascal.yaml")
+    return run_snakemake(project, environment, *arguments, *settings)
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from findings.programs import program_sha256
 from findings.records import Outcome, read_record
 from findings.remote.connection import SSH_CONFIG_VARIABLE
 from ssh_bench import LABEL, Server, ssh_server
-from surroundings import copy_project
+from surroundings import copy_project, run_snakemake
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
@@ -64,15 +63,7 @@ def project(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def snakemake(project: Path, server: Server, *targets: str) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"FINDINGS_CACHE": str(bench.cache()), SSH_CONFIG_VARIABLE: str(server.config)}
-    return subprocess.run(
-        [str(Path(sys.executable).with_name("snakemake")), "--cores", "1", *targets],
-        cwd=project,
-        env=environment,
-        capture_output=True,
-        encoding="utf-8",
-        timeout=1800,
-        check=False,
-    )
+    return run_snakemake(project, environment, *targets, timeout_s=1800)
 
 
 def test_an_attempt_is_measured_on_another_machine_and_its_records_are_that_machines(

@@ -9,14 +9,13 @@ import base64
 import os
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from findings.records import Kind, Outcome, Record, read_record, write_record
-from surroundings import copy_project, mounted, unmounted
+from surroundings import copy_project, mounted, run_snakemake, unmounted
 
 TABLES = "results/publish/tables"
 VERDICTS = f"{TABLES}/verdicts.parquet"
@@ -28,16 +27,7 @@ ODD_NAME = 'it\'s a "test" of $HOME; `id` & ü ж'
 def snakemake(project: Path, *targets: str, umask: int = 0o022, **variables: str) -> subprocess.CompletedProcess[str]:
     """A user's command, with the host's label given so that no record depends on this machine."""
     environment = os.environ | {"FINDINGS_CACHE": str(project / "the cache")} | variables
-    return subprocess.run(
-        [str(Path(sys.executable).with_name("snakemake")), "--cores", "1", *targets, "--config", "host=here"],
-        cwd=project,
-        env=environment,
-        umask=umask,
-        capture_output=True,
-        encoding="utf-8",
-        timeout=300,
-        check=False,
-    )
+    return run_snakemake(project, environment, *targets, "--config", "host=here", timeout_s=300, umask=umask)
 
 
 def tables(project: Path) -> dict[str, bytes]:

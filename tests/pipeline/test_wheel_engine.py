@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ import engine_bench as bench
 from findings.blocks import ArmRun, Block
 from findings.gates import backend_as_asked
 from findings.records import Engagement, Outcome, Record, read_record
-from surroundings import copy_project
+from surroundings import copy_project, run_snakemake
 
 pytestmark = pytest.mark.engine
 
@@ -28,16 +27,8 @@ PRECHECK = f"results/records/here/precheck/attempt_2/{ENGINE}/draft.json"
 
 
 def snakemake(project: Path, *targets: str) -> subprocess.CompletedProcess[str]:
-    command = [str(Path(sys.executable).with_name("snakemake")), "--cores", "1", *targets]
     environment = os.environ | {"FINDINGS_CACHE": str(bench.cache().absolute())}
-    return subprocess.run(
-        [*command, "--config", "host=here"],
-        cwd=project,
-        env=environment,
-        capture_output=True,
-        encoding="utf-8",
-        check=False,
-    )
+    return run_snakemake(project, environment, *targets, "--config", "host=here")
 
 
 def edit(path: Path, change: dict[str, object]) -> None:
