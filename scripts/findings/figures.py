@@ -519,7 +519,9 @@ def _draw_break_even(axes: Axes, key: tuple[str, ...], part: pd.DataFrame) -> No
     else:
         words = "no break-even known" if math.isnan(needed) else "cannot pay at any acceptance"
     words += _beside(first.get("predicted_ratio"), first["observed_ratio"])
-    axes.annotate(words, (0.03, 0.95), xycoords="axes fraction", va="top", fontsize=8.5)
+    # On white, since the line of equal speed may pass behind it.
+    ground = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
+    axes.annotate(words, (0.03, 0.95), xycoords="axes fraction", va="top", fontsize=8.5, bbox=ground)
     if pd.notna(first["observed_acceptance"]) and pd.notna(first["observed_ratio"]):
         axes.plot(
             [first["observed_acceptance"]],
